@@ -408,7 +408,7 @@ pub(super) fn sync(args: &SyncArgs, context: &CommandContext) -> Result<CommandE
     let mut links = DestinationLinks::below(&to);
     let actions = plan::sync(source, destination, rules).filter_map(|step| match step {
         Ok(SyncStep::Copy(item)) => Some(copy(item)),
-        Ok(SyncStep::Remove(item)) if is_local_file(&from, &item) || links.lead_to(&item, context) => None,
+        Ok(SyncStep::Remove(item)) if exists_locally(&from, &item) || links.lead_to(&item, context) => None,
         Ok(SyncStep::Remove(item)) if is_shared(separate.as_ref(), &from_item(&to, &item), context) => None,
         Ok(SyncStep::Remove(item)) => Some(Ok(TransferAction::Remove(from_item(&to, &item)))),
         Ok(SyncStep::KeepRest) => {
@@ -463,12 +463,14 @@ fn source_items(
     }
 }
 
-/// Returns whether an item exists at the source although the listing of the source does not contain it. Either another
-/// program created the item after the listing, or the listing was wrong. In both cases, `sync --delete` must not remove
-/// the item's copy at the destination.
-fn is_local_file(from: &StorageAddress, item: &SyncItem) -> bool {
+/// Returns whether an item exists at the source although the listing of the source does not contain it. Another program
+/// may have created the item after the listing, or the listing may be wrong. Or the item is a link that forms a loop:
+/// the listing of the source reports such a link as an error, but only after files whose names continue with a hyphen,
+/// because links to directories are sorted as if their names ended with a slash. In all these cases, `sync --delete`
+/// must not remove the item's copy at the destination.
+fn exists_locally(from: &StorageAddress, item: &SyncItem) -> bool {
     match from.below(&item.relative) {
-        Ok(StorageAddress::Local(path)) => path.is_file(),
+        Ok(StorageAddress::Local(path)) => path.is_file() || plan::forms_loop(&path),
         _ => false,
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct SyncRules {
     pub(crate) keeps_existing: bool,
 }
 
-/// One step of a synchronisation.
+/// One step of a synchronization.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SyncStep {
     /// The source's item is missing or outdated at the destination.
@@ -87,8 +87,8 @@ fn whole_seconds(time: SystemTime) -> i128 {
 ///
 /// After an error at the source, no more items are removed, because items that could not be listed may still exist. The
 /// next step is then [`SyncStep::KeepRest`]. If the error concerns only one entry, only the items with the name of the
-/// entry and the items below this name are kept. After an error at the destination, no more items are copied, because the items at the destination are unknown, and
-/// the last step is [`SyncStep::Stop`]. A listing that is not in byte order ends with an error.
+/// entry and the items below this name are kept. After an error at the destination, no more items are copied, because
+/// the items at the destination are unknown, and the last step is [`SyncStep::Stop`]. A listing that is not in byte order ends with an error.
 pub(crate) fn sync(
     source: impl Iterator<Item = ListedItem>,
     destination: impl Iterator<Item = Result<SyncItem>>,
@@ -507,7 +507,7 @@ fn find_files(
     }))
 }
 
-/// Returns the function that recognises temporary files, and counts those that the filters admit in `count`.
+/// Returns the function that recognizes temporary files, and counts those that the filters admit in `count`.
 fn counter_of_temporary_files(
     root: &Path,
     filters: &FilterRules,
@@ -549,6 +549,13 @@ fn walk_entries(
 /// Returns whether an entry is a link that the walk has followed to a directory.
 fn is_linked_directory(entry: &DirEntry) -> bool {
     entry.path_is_symlink() && entry.file_type().is_dir()
+}
+
+/// Returns whether `path` is a link to a directory that contains the link, directly or at any depth.
+pub(crate) fn forms_loop(path: &Path) -> bool {
+    let parent = path.parent().map(Path::canonicalize);
+    let target = path.is_symlink().then(|| path.canonicalize());
+    matches!((&parent, &target), (Some(Ok(parent)), Some(Ok(target))) if parent.starts_with(target))
 }
 
 /// Returns the item for an entry of a tree.

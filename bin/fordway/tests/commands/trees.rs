@@ -130,6 +130,23 @@ fn links_can_be_skipped() {
     assert_eq!(rig.get("single").unwrap(), b"a");
 }
 
+/// A link that forms a loop is sorted as a directory, so the error about it follows the file `loop-x`.
+#[test]
+fn objects_with_the_name_of_a_loop_are_kept() {
+    let rig = Rig::new();
+    for file in ["t/d/loop-x", "t/z"] {
+        rig.write(file, file);
+    }
+    symlink("..", rig.path("t/d/loop")).unwrap();
+    let keys = ["s/d", "s/d/loop", "s/d/loop/x", "s/gone"];
+    for key in keys {
+        rig.put(key, key);
+    }
+    let ran = rig.run(&["sync", "DIR/t", "s3://bkt/s", "--delete"]);
+    assert!(ran.exit != CommandExit::Ok && ran.stderr.contains("loop"), "{}", ran.stderr);
+    assert_eq!(rig.keys(), ["s/d/loop", "s/d/loop-x", "s/d/loop/x", "s/z"]);
+}
+
 /// Files reached through a link to a directory may belong to another directory tree, so `sync --delete` must not remove
 /// them.
 #[test]
