@@ -43,9 +43,14 @@ struct TwoModes {
 
 /// Returns a doubt for each result of `run` that has two modes. Each other lane is compared with the first lane on the
 /// same block, if the first lane ran this block, so that neither different file sizes nor a slower machine is mistaken
-/// for a mode.
+/// for a mode. Omits blocks in which an operation failed.
 pub fn doubts_about_modes(run: &RunDocument, records: &RunRecords) -> Vec<MeasurementWarning> {
-    let whole = || records.blocks.iter().filter(|block| block.operations > 0 && block.elapsed_ns > 0);
+    let failed = records.blocks_with_failures();
+    let is_whole = |block: &&BlockRecord| {
+        let is_clean = !failed.contains(&(block.lane, block.phase, block.block));
+        is_clean && block.operations > 0 && block.elapsed_ns > 0
+    };
+    let whole = || records.blocks.iter().filter(is_whole);
     let of_first = |block: &&BlockRecord| block.lane == 0;
     let first: HashMap<(u8, u32), &BlockRecord> =
         whole().filter(of_first).map(|block| ((block.phase, block.block), block)).collect();
@@ -57,7 +62,7 @@ pub fn doubts_about_modes(run: &RunDocument, records: &RunRecords) -> Vec<Measur
             lane: run.lanes.get(usize::from(lane))?.name.clone(),
             phase: run.phases.get(usize::from(phase))?.clone(),
         };
-        // Pair only blocks with equal numbers of operations, because a block with failures on one lane took less time.
+        // Pair only blocks with equal numbers of operations.
         let mut pairs = Vec::new();
         for block in blocks.iter().filter(|_| lane > 0) {
             let other = first.get(&(block.phase, block.block));
@@ -313,6 +318,27 @@ mod tests {
         assert!(said.contains("0.33 x posix in 33 %"), "{said}");
         assert_eq!(doubts_about_modes(&run(), &records(|_| 8)), []);
         assert_eq!(doubts_about_modes(&run(), &RunRecords::default()), []);
+    }
+
+    #[test]
+    fn fast_failures_are_no_mode() {
+        let mut records = records(|round| if round % 3 == 1 { 3 } else { 8 });
+        for block in records.blocks.iter().filter(|block| block.lane == 1 && block.round % 3 == 1) {
+            records.operations.push(crate::OperationRecord {
+                lane: block.lane,
+                phase: block.phase,
+                round: block.round,
+                block: block.block,
+                thread: 0,
+                start_ns: 0,
+                duration_ns: 1,
+                bytes: 0,
+                ok: false,
+                intended_ns: None,
+                first_byte_ns: None,
+            });
+        }
+        assert_eq!(doubts_about_modes(&run(), &records), []);
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Raw records: every operation, and every block of operations that one lane ran without interruption.
 
+use std::collections::HashSet;
+
 /// One operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OperationRecord {
@@ -105,6 +107,14 @@ pub struct RunRecords {
     pub objects: Vec<ObjectDirectoryCounts>,
     /// The work of each rank in each phase; empty if the run has no ranks.
     pub ranks: Vec<RankRecord>,
+}
+
+impl RunRecords {
+    /// Returns the blocks in which an operation failed, each as lane, phase and number of the block. Their times are no
+    /// measure of speed, because failing takes less time than working.
+    pub fn blocks_with_failures(&self) -> HashSet<(u8, u8, u32)> {
+        self.operations.iter().filter(|op| !op.ok).map(|op| (op.lane, op.phase, op.block)).collect()
+    }
 }
 
 impl RunRecords {

@@ -85,6 +85,8 @@ struct SummaryRow<'r> {
     operations: Vec<&'r OperationRecord>,
     blocks: Vec<&'r BlockRecord>,
     reference: Vec<&'r BlockRecord>,
+    /// The numbers of the blocks in which an operation of this lane or of the reference failed.
+    failed: BTreeSet<u32>,
 }
 
 impl<'r> SummaryRow<'r> {
@@ -102,7 +104,18 @@ impl<'r> SummaryRow<'r> {
         };
         let wanted = |op: &&OperationRecord| op.lane == lane && op.phase == number;
         let operations = records.operations.iter().filter(wanted).collect();
-        SummaryRow { lanes, phase, lane, operations, blocks: blocks_of(lane), reference: blocks_of(0) }
+        let failed = records.blocks_with_failures().into_iter();
+        let failed = failed.filter(|(of, phase, _)| *phase == number && [0, lane].contains(of));
+        let failed = failed.map(|(_, _, block)| block).collect();
+        SummaryRow {
+            lanes,
+            phase,
+            lane,
+            operations,
+            blocks: blocks_of(lane),
+            reference: blocks_of(0),
+            failed,
+        }
     }
 
     fn summary(&self, capacity: RunParallelism) -> LanePhaseResult {
@@ -142,12 +155,13 @@ impl<'r> SummaryRow<'r> {
     }
 
     /// Returns the median over blocks of (time of the reference / time of this lane) for the same work. Omits blocks in
-    /// which the two lanes completed different numbers of operations.
+    /// which an operation failed on either lane, or the two lanes completed different numbers of operations.
     fn ratio(&self) -> SpeedRatio {
         let pairs = self.blocks.iter().filter_map(|block| {
             let other = self.reference.binary_search_by_key(&block.block, |other| other.block).ok()?;
             let other = self.reference[other];
-            let is_same = block.operations > 0 && block.operations == other.operations;
+            let is_clean = block.operations > 0 && !self.failed.contains(&block.block);
+            let is_same = is_clean && block.operations == other.operations;
             is_same.then(|| (block.round, other.elapsed_ns as f64 / block.elapsed_ns as f64))
         });
         let interval = interval_of_rounds(&pairs.collect::<Vec<_>>());
@@ -340,6 +354,25 @@ mod tests {
         let lane = |round: u16| if round < 5 { (64, 2_000) } else { (9, 100) };
         let partly = (0..10).map(|round| (round, [(64, 1_000), lane(round)])).collect::<Vec<_>>();
         let interval = ratio_of(&partly).interval.unwrap();
+        assert_eq!((interval.value, interval.samples), (0.5, 5));
+    }
+
+    /// Both lanes may fail equally often, and quickly.
+    #[test]
+    fn blocks_in_which_both_lanes_failed_have_no_ratio() {
+        let mut records = RunRecords::default();
+        for number in 0..10 {
+            let elapsed_ns = if number < 5 { 1_000 } else { 10 };
+            records.blocks.push(block(0, number, elapsed_ns, 0, None));
+            records.blocks.push(block(1, number, 2 * 1_000, 0, None));
+            for lane in [0, 1] {
+                records.operations.push(OperationRecord { ok: number < 5, ..operation(lane, number, 10) });
+            }
+        }
+        let lane = |name: &str| RowDescription { name: name.into(), description: String::new() };
+        let phase = (ComparePhase::Get as u8, "get");
+        let rows = summarise_phase(&[lane("a"), lane("b")], phase, &records, CAPACITY);
+        let interval = rows[1].ratio.as_ref().unwrap().interval.as_ref().unwrap();
         assert_eq!((interval.value, interval.samples), (0.5, 5));
     }
 
