@@ -48,8 +48,7 @@ pub mod parts {
     pub use crate::dial::connect_any;
     #[cfg(feature = "http3")]
     pub use crate::http3::{
-        FilteredBidiStream, FilteredConnection, FilteredOpener, FilteredRecvStream, congestion_control,
-        open_quic,
+        FilteredBidiStream, FilteredConnection, FilteredOpener, FilteredRecvStream, open_quic, quic_transport,
     };
     pub use crate::response::ResponseHead;
     pub use crate::response::{BodyFraming, ChunkDecoderState, short_body};

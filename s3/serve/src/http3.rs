@@ -6,7 +6,6 @@
 //! first of many waiters may wait forever. Therefore only a few responses wait in quinn, and the others wait in this
 //! module, in order.
 
-mod life;
 mod turns;
 mod window;
 
@@ -20,7 +19,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
-use fordway_http::parts::{FilteredBidiStream, FilteredConnection, FilteredRecvStream, congestion_control};
+use fordway_http::parts::{FilteredBidiStream, FilteredConnection, FilteredRecvStream, quic_transport};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_wire::range::digits;
 use h3::error::{Code, ConnectionError};
@@ -638,8 +637,7 @@ fn config(
     tls.alpn_protocols = vec![b"h3".to_vec()];
     let crypto = QuicServerConfig::try_from(Arc::new(tls))
         .map_err(|error| failed("the certificate cannot be used for HTTP/3")(io::Error::other(error)))?;
-    let mut transport = TransportConfig::default();
-    life::observe(&mut transport, congestion_control());
+    let mut transport = quic_transport();
     let idle = idle_timeout
         .try_into()
         .map_err(|error| failed("the header timeout is too long for HTTP/3")(io::Error::other(error)))?;

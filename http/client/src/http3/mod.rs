@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use fordway_store::{Error, ErrorKind, Result};
-use quinn::congestion::{BbrConfig, ControllerFactory, CubicConfig, NewRenoConfig};
+use quinn::congestion::{BbrConfig, NewRenoConfig};
 use quinn::crypto::rustls::QuicClientConfig;
 use quinn::{ConnectionError, TransportConfig, VarInt};
 use tokio::task::{JoinSet, LocalSet};
@@ -158,16 +158,18 @@ fn translate(
     });
 }
 
-/// Returns the congestion control for QUIC connections, which is the one that the kernel uses for TCP in this network
-/// namespace. With another congestion control, HTTP/3 would be many times slower than HTTP/1.1 and 2 over a lossy link
-/// where an administrator has chosen BBR for TCP (`bench/http-wan`). Cost: one small file is read.
-pub fn congestion_control() -> Arc<dyn ControllerFactory + Send + Sync> {
+/// Returns the settings of QUIC connections, which use the same congestion control as the kernel uses for TCP in this
+/// network namespace. With other congestion control, HTTP/3 would be many times slower than HTTP/1.1 and 2 over a lossy
+/// link where an administrator has chosen BBR for TCP (`bench/http-wan`). Cost: one small file is read.
+pub fn quic_transport() -> TransportConfig {
+    let mut transport = TransportConfig::default();
     let name = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
-    match name.trim_end() {
-        name if name.starts_with("bbr") => Arc::new(BbrConfig::default()),
-        name if name.starts_with("reno") => Arc::new(NewRenoConfig::default()),
-        _ => Arc::new(CubicConfig::default()),
+    if name.starts_with("bbr") {
+        transport.congestion_controller_factory(Arc::new(BbrConfig::default()));
+    } else if name.starts_with("reno") {
+        transport.congestion_controller_factory(Arc::new(NewRenoConfig::default()));
     }
+    transport
 }
 
 /// Returns the configuration of QUIC connections to `origin`. Errors: `InvalidArgument`.
@@ -179,8 +181,7 @@ fn quic_config(origin: &Origin, tls: &TlsConnector) -> Result<quinn::ClientConfi
     }
     let crypto = QuicClientConfig::try_from(tls.config()?)
         .map_err(|error| Error::new(ErrorKind::Internal, "setting up QUIC").caused_by(error))?;
-    let mut transport = TransportConfig::default();
-    transport.congestion_controller_factory(congestion_control());
+    let mut transport = quic_transport();
     transport.stream_receive_window(VarInt::from_u32(WINDOW_BYTES));
     transport.send_window(u64::from(WINDOW_BYTES));
     transport.keep_alive_interval(Some(KEEP_ALIVE));

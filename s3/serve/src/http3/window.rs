@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use quinn::{TransportConfig, VarInt, WriteError};
 
-use super::life::ConnectionLife;
 use crate::limits::{ConnectionLimitState, UserResourceUsage};
 
 /// The flow-control window of one request: the number of bytes that a client may send before the gateway reads them.
@@ -51,6 +50,13 @@ const KEEP_ALIVE_FRAMES: u64 = 50;
 
 /// The type of a stream without a meaning (RFC 9114 section 6.2.3), and each byte of its content. Clients ignore both.
 const RESERVED_STREAM_TYPE: u8 = 0x21;
+
+/// The time for which clients may delay acknowledgements, unless they announce another time (RFC 9000 section 18.2).
+const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(25);
+
+/// The maximum time for which the growth and the account of a connection that has ended are kept. The client's
+/// acknowledgements determine the measured round-trip time.
+const CLOSING_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// The growth of send windows in bytes.
 #[derive(Default)]
@@ -94,19 +100,28 @@ pub(super) struct ConnectionWindows {
 /// The growth of the send window of a connection that has ended.
 pub(super) struct EndedWindow {
     send: Arc<Mutex<SendWindow>>,
-    life: ConnectionLife,
+    freed_after: Duration,
 }
 
 impl EndedWindow {
-    /// Counts the growth until QUIC has freed the memory, and keeps `account` until then. The caller has dropped its
-    /// handles of the connection.
+    /// Counts the growth until QUIC has freed the memory, and keeps `account` until then, but not longer than
+    /// [`CLOSING_TIME_MAX`]. The caller has dropped its handles of the connection.
     pub(super) async fn wait_until_freed<S>(self, account: S) {
         let growth_bytes = lock(&self.send).growth_bytes;
         if growth_bytes > 0 {
-            self.life.is_over().await;
+            tokio::time::sleep(self.freed_after.min(CLOSING_TIME_MAX)).await;
         }
         drop((self.send, account));
     }
+}
+
+/// Returns an upper bound of the time for which QUIC keeps the data of a closed connection: three probe timeouts
+/// (RFC 9000 section 10.2). The round-trip time is a weighted mean of all samples, and its measured variation is at
+/// most twice this mean.
+fn closing_time(round_trip: Duration) -> Duration {
+    // The probe timeout is the round-trip time, four times its variation, and the delay of an acknowledgement
+    // (RFC 9002 section 6.2.1).
+    3 * (9 * round_trip + ACKNOWLEDGEMENT_DELAY)
 }
 
 fn lock(send: &Mutex<SendWindow>) -> MutexGuard<'_, SendWindow> {
@@ -140,7 +155,7 @@ impl ConnectionWindows {
 
     /// Returns what remains when the connection has ended.
     pub(super) fn ended(&self) -> EndedWindow {
-        EndedWindow { send: self.send.clone(), life: ConnectionLife::of(&self.connection) }
+        EndedWindow { send: self.send.clone(), freed_after: closing_time(self.connection.rtt()) }
     }
 
     pub(super) fn connection(&self) -> &quinn::Connection {
@@ -433,27 +448,42 @@ mod tests {
         assert_eq!(user.window_growth_bytes.load(Ordering::Relaxed), 0);
     }
 
+    /// The measured variation of the round-trip time is largest after samples that differ most.
+    #[test]
+    fn the_closing_time_is_at_least_three_probe_timeouts() {
+        for samples in [&[0.01, 20.0][..], &[0.01, 20.0, 20.0, 20.0], &[0.01, 20.0, 0.01, 0.01, 20.0], &[1.0]]
+        {
+            // RFC 9002 section 5.3.
+            let (mut smoothed, mut variation) = (samples[0], samples[0] / 2.0);
+            for sample in &samples[1..] {
+                variation = 0.75 * variation + 0.25 * f64::abs(smoothed - sample);
+                smoothed = 0.875 * smoothed + 0.125 * sample;
+            }
+            let timeouts =
+                Duration::from_secs_f64(3.0 * (smoothed + 4.0 * variation)) + 3 * ACKNOWLEDGEMENT_DELAY;
+            let closing = closing_time(Duration::from_secs_f64(smoothed));
+            assert!(closing >= timeouts, "{samples:?}: {closing:?} < {timeouts:?}");
+        }
+    }
+
     #[tokio::test]
     async fn growth_and_account_are_kept_until_quic_has_freed_the_memory() {
         let (growth, user) = (growth(), user());
         let mut window = windows(growth, &user, 1).remove(0);
         fill_often(&mut window);
-        let (full_bytes, token) = (window.growth_bytes, Arc::new(()));
-        let life = ConnectionLife::until_dropped(&token);
-        let ended = EndedWindow { send: Arc::new(Mutex::new(window)), life };
+        let (full_bytes, freed_after) = (window.growth_bytes, Duration::from_millis(500));
+        let ended = EndedWindow { send: Arc::new(Mutex::new(window)), freed_after };
         let account = Arc::new(());
         let freed = tokio::spawn(ended.wait_until_freed(account.clone()));
         tokio::task::yield_now().await;
         assert_eq!(growth.of_all.load(Ordering::Relaxed), full_bytes);
         assert_eq!(Arc::strong_count(&account), 2);
-        drop(token);
         freed.await.unwrap();
         assert_eq!(growth.of_all.load(Ordering::Relaxed), 0);
         assert_eq!(Arc::strong_count(&account), 1);
         let window = windows(growth, &user, 1).remove(0);
-        let token = Arc::new(());
-        let life = ConnectionLife::until_dropped(&token);
-        let nothing = EndedWindow { send: Arc::new(Mutex::new(window)), life };
+        let nothing =
+            EndedWindow { send: Arc::new(Mutex::new(window)), freed_after: Duration::from_secs(600) };
         let soon = tokio::time::timeout(Duration::from_secs(60), nothing.wait_until_freed(()));
         soon.await.expect("there is nothing to keep");
     }
