@@ -48,7 +48,7 @@ use crate::tls::{GatewaySecret, TlsVersion};
 use crate::unsigned::ConnectionPeer;
 use crate::{TlsCertificate, multiplexed};
 use turns::{ResponseScheduler, SendingSlice, SliceSender};
-use window::ConnectionWindows;
+use window::{ConnectionMemory, ConnectionWindows};
 
 /// The maximum time that a client may take, after the gateway has sent the last response, to receive it and close the
 /// connection.
@@ -61,6 +61,8 @@ const REST_AFTER: Duration = Duration::from_secs(1);
 /// The error code sent to a client whose address has too many connections (H3_EXCESSIVE_LOAD, RFC 9114 section 8.1).
 const EXCESSIVE_LOAD: VarInt = VarInt::from_u32(0x107);
 
+/// A connection, and the memory that QUIC needs for it.
+type TrackedConnection = (quinn::Connection, ConnectionMemory);
 type Http3ServerConnection = h3::server::Connection<FilteredConnection, Bytes>;
 type AcceptedRequest = std::result::Result<Option<Http3RequestResolver>, ConnectionError>;
 type Http3RequestResolver = RequestResolver<FilteredConnection, Bytes>;
@@ -158,7 +160,7 @@ async fn admit(
     accepted: PendingHandshake,
     (slot, slots): (Option<OwnedSemaphorePermit>, Arc<Semaphore>),
     shared: &GatewayState,
-) -> io::Result<Option<(quinn::Connection, Arc<ConnectionLimitState>, OwnedSemaphorePermit)>> {
+) -> io::Result<Option<(TrackedConnection, Arc<ConnectionLimitState>, OwnedSemaphorePermit)>> {
     let header_timeout = shared.limits.header_timeout;
     if let Some(slot) = slot {
         let Some(account) = shared.addresses.admit(accepted.remote().ip()) else {
@@ -171,8 +173,8 @@ async fn admit(
     // The address is counted after the handshake, because before the handshake it may be spoofed. The permit is kept
     // until there is a slot, so that few connections wait for slots.
     let (quic, _permit) = timeout(header_timeout, accepted.handshake()).await??;
-    let Some(account) = shared.addresses.admit(quic.remote_address().ip()) else {
-        quic.close(EXCESSIVE_LOAD, b"too many connections without a signed request");
+    let Some(account) = shared.addresses.admit(quic.0.remote_address().ip()) else {
+        quic.0.close(EXCESSIVE_LOAD, b"too many connections without a signed request");
         return Ok(None);
     };
     let slot = timeout(header_timeout, slots.acquire_owned()).await?;
@@ -449,8 +451,9 @@ impl PendingHandshake {
 
     /// Performs the handshake, which validates the client's address. After the handshake, the calling thread's runtime
     /// drives the connection. Also returns the permit of a client whose address was not validated before.
-    async fn handshake(self) -> io::Result<(quinn::Connection, Option<OwnedSemaphorePermit>)> {
-        Ok((self.incoming.accept_with(self.config)?.await?, self.unvalidated))
+    async fn handshake(self) -> io::Result<(TrackedConnection, Option<OwnedSemaphorePermit>)> {
+        let (config, memory) = ConnectionMemory::of_next(&self.config);
+        Ok(((self.incoming.accept_with(config)?.await?, memory), self.unvalidated))
     }
 }
 

@@ -163,6 +163,8 @@ fn translate(
 /// link where an administrator has chosen BBR for TCP (`bench/http-wan`). Cost: one small file is read.
 pub fn quic_transport() -> TransportConfig {
     let mut transport = TransportConfig::default();
+    // Nothing reads datagrams, but QUIC would store more than 1 MB of them for each connection.
+    transport.datagram_receive_buffer_size(None);
     let name = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_congestion_control").unwrap_or_default();
     if name.starts_with("bbr") {
         transport.congestion_controller_factory(Arc::new(BbrConfig::default()));

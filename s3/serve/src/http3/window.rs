@@ -5,9 +5,10 @@
 //! growth is limited. QUIC keeps data until it is acknowledged, so the growth is counted until then, also if the window
 //! has become smaller. The receive window grows at the first validly signed request.
 
+use std::any::Any;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -51,12 +52,8 @@ const KEEP_ALIVE_FRAMES: u64 = 50;
 /// The type of a stream without a meaning (RFC 9114 section 6.2.3), and each byte of its content. Clients ignore both.
 const RESERVED_STREAM_TYPE: u8 = 0x21;
 
-/// The time for which clients may delay acknowledgements, unless they announce another time (RFC 9000 section 18.2).
-const ACKNOWLEDGEMENT_DELAY: Duration = Duration::from_millis(25);
-
-/// The maximum time for which the growth and the account of a connection that has ended are kept. The client's
-/// acknowledgements determine the measured round-trip time.
-const CLOSING_TIME_MAX: Duration = Duration::from_secs(10);
+/// The time between two checks whether QUIC has freed the memory of a connection that has ended.
+const FREED_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The growth of send windows in bytes.
 #[derive(Default)]
@@ -83,9 +80,32 @@ pub(super) fn set_full_windows(transport: &mut TransportConfig) {
     transport.receive_window(VarInt::from_u32(CONNECTION_WINDOW_BYTES)).send_window(NEAR_SEND_WINDOW_BYTES);
 }
 
+/// Tells whether QUIC has freed the memory of a connection. QUIC keeps the data of a closed connection for three probe
+/// timeouts (RFC 9000 section 10.2). Their length depends on the client: on the delay of acknowledgements that it
+/// announces, up to 16 s, and on the round-trip time that its acknowledgements show.
+#[derive(Clone)]
+pub(super) struct ConnectionMemory(Weak<dyn Any + Send + Sync>);
+
+impl ConnectionMemory {
+    /// Returns a copy of `config` for a single connection, and the memory of this connection. quinn drops the copy
+    /// together with the data of the connection.
+    pub(super) fn of_next(config: &quinn::ServerConfig) -> (Arc<quinn::ServerConfig>, Self) {
+        let own = Arc::new(config.clone());
+        let memory: Weak<quinn::ServerConfig> = Arc::downgrade(&own);
+        (own, ConnectionMemory(memory))
+    }
+
+    async fn wait_until_freed(&self) {
+        while self.0.strong_count() > 0 {
+            tokio::time::sleep(FREED_CHECK_INTERVAL).await;
+        }
+    }
+}
+
 /// The windows of a connection.
 pub(super) struct ConnectionWindows {
     connection: quinn::Connection,
+    memory: ConnectionMemory,
     send: Arc<Mutex<SendWindow>>,
     /// The number of responses in progress.
     responses: AtomicUsize,
@@ -100,28 +120,16 @@ pub(super) struct ConnectionWindows {
 /// The growth of the send window of a connection that has ended.
 pub(super) struct EndedWindow {
     send: Arc<Mutex<SendWindow>>,
-    freed_after: Duration,
+    memory: ConnectionMemory,
 }
 
 impl EndedWindow {
-    /// Counts the growth until QUIC has freed the memory, and keeps `account` until then, but not longer than
-    /// [`CLOSING_TIME_MAX`]. The caller has dropped its handles of the connection.
+    /// Counts the growth until QUIC has freed the memory, which also contains what the client sent and nobody read, and
+    /// keeps `account` until then. The caller has dropped its handles of the connection.
     pub(super) async fn wait_until_freed<S>(self, account: S) {
-        let growth_bytes = lock(&self.send).growth_bytes;
-        if growth_bytes > 0 {
-            tokio::time::sleep(self.freed_after.min(CLOSING_TIME_MAX)).await;
-        }
+        self.memory.wait_until_freed().await;
         drop((self.send, account));
     }
-}
-
-/// Returns an upper bound of the time for which QUIC keeps the data of a closed connection: three probe timeouts
-/// (RFC 9000 section 10.2). The round-trip time is a weighted mean of all samples, and its measured variation is at
-/// most twice this mean.
-fn closing_time(round_trip: Duration) -> Duration {
-    // The probe timeout is the round-trip time, four times its variation, and the delay of an acknowledgement
-    // (RFC 9002 section 6.2.1).
-    3 * (9 * round_trip + ACKNOWLEDGEMENT_DELAY)
 }
 
 fn lock(send: &Mutex<SendWindow>) -> MutexGuard<'_, SendWindow> {
@@ -138,7 +146,7 @@ impl Drop for ResponseInProgress<'_> {
 }
 
 impl ConnectionWindows {
-    pub(super) fn new(connection: quinn::Connection) -> Self {
+    pub(super) fn new((connection, memory): (quinn::Connection, ConnectionMemory)) -> Self {
         ConnectionWindows {
             send: Arc::new(Mutex::new(SendWindow::new(&GROWTH))),
             responses: AtomicUsize::new(0),
@@ -146,6 +154,7 @@ impl ConnectionWindows {
             seen: Mutex::new(movement(&connection)),
             probe: Mutex::default(),
             connection,
+            memory,
         }
     }
 
@@ -155,7 +164,7 @@ impl ConnectionWindows {
 
     /// Returns what remains when the connection has ended.
     pub(super) fn ended(&self) -> EndedWindow {
-        EndedWindow { send: self.send.clone(), freed_after: closing_time(self.connection.rtt()) }
+        EndedWindow { send: self.send.clone(), memory: self.memory.clone() }
     }
 
     pub(super) fn connection(&self) -> &quinn::Connection {
@@ -360,7 +369,14 @@ fn path_window_bytes(round_trip: Duration, congestion_window_bytes: u64) -> u64 
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
+    use quinn::crypto::rustls::QuicClientConfig;
+    use quinn::crypto::{ClientConfig, Session};
+    use quinn_proto::transport_parameters::TransportParameters;
+
     use super::*;
+    use crate::TlsCertificate;
     use crate::limits::{UserLimitOverrides, UserLimits};
 
     #[test]
@@ -448,44 +464,90 @@ mod tests {
         assert_eq!(user.window_growth_bytes.load(Ordering::Relaxed), 0);
     }
 
-    /// The measured variation of the round-trip time is largest after samples that differ most.
-    #[test]
-    fn the_closing_time_is_at_least_three_probe_timeouts() {
-        for samples in [&[0.01, 20.0][..], &[0.01, 20.0, 20.0, 20.0], &[0.01, 20.0, 0.01, 0.01, 20.0], &[1.0]]
-        {
-            // RFC 9002 section 5.3.
-            let (mut smoothed, mut variation) = (samples[0], samples[0] / 2.0);
-            for sample in &samples[1..] {
-                variation = 0.75 * variation + 0.25 * f64::abs(smoothed - sample);
-                smoothed = 0.875 * smoothed + 0.125 * sample;
-            }
-            let timeouts =
-                Duration::from_secs_f64(3.0 * (smoothed + 4.0 * variation)) + 3 * ACKNOWLEDGEMENT_DELAY;
-            let closing = closing_time(Duration::from_secs_f64(smoothed));
-            assert!(closing >= timeouts, "{samples:?}: {closing:?} < {timeouts:?}");
-        }
-    }
-
+    /// The client determines how long QUIC keeps the memory, so no time is too long.
     #[tokio::test]
     async fn growth_and_account_are_kept_until_quic_has_freed_the_memory() {
-        let (growth, user) = (growth(), user());
+        let (growth, user, quic) = (growth(), user(), Arc::new(()));
+        let memory: Weak<()> = Arc::downgrade(&quic);
+        let memory = ConnectionMemory(memory);
         let mut window = windows(growth, &user, 1).remove(0);
         fill_often(&mut window);
-        let (full_bytes, freed_after) = (window.growth_bytes, Duration::from_millis(500));
-        let ended = EndedWindow { send: Arc::new(Mutex::new(window)), freed_after };
+        let full_bytes = window.growth_bytes;
+        let ended = EndedWindow { send: Arc::new(Mutex::new(window)), memory: memory.clone() };
         let account = Arc::new(());
         let freed = tokio::spawn(ended.wait_until_freed(account.clone()));
         tokio::task::yield_now().await;
         assert_eq!(growth.of_all.load(Ordering::Relaxed), full_bytes);
         assert_eq!(Arc::strong_count(&account), 2);
+        drop(quic);
         freed.await.unwrap();
         assert_eq!(growth.of_all.load(Ordering::Relaxed), 0);
         assert_eq!(Arc::strong_count(&account), 1);
-        let window = windows(growth, &user, 1).remove(0);
-        let nothing =
-            EndedWindow { send: Arc::new(Mutex::new(window)), freed_after: Duration::from_secs(600) };
-        let soon = tokio::time::timeout(Duration::from_secs(60), nothing.wait_until_freed(()));
-        soon.await.expect("there is nothing to keep");
+    }
+
+    /// Announces that this client delays acknowledgements by up to 16 s.
+    struct LateAcknowledgements(Arc<QuicClientConfig>);
+
+    impl ClientConfig for LateAcknowledgements {
+        fn start_session(
+            self: Arc<Self>,
+            version: u32,
+            server_name: &str,
+            parameters: &TransportParameters,
+        ) -> Result<Box<dyn Session>, quinn::ConnectError> {
+            let mut encoded = Vec::new();
+            parameters.write(&mut encoded);
+            // The parameter max_ack_delay, its length, and 16000 ms (RFC 9000 section 18.2).
+            encoded.extend([0x0b, 2, 0x7e, 0x80]);
+            let parameters = TransportParameters::read(quinn::Side::Server, &mut encoded.as_slice()).unwrap();
+            self.0.clone().start_session(version, server_name, &parameters)
+        }
+    }
+
+    /// Returns the memory of a connection that its client has closed.
+    async fn closed_by(wrap: fn(Arc<QuicClientConfig>) -> Arc<dyn ClientConfig>) -> ConnectionMemory {
+        let directory = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        let [certificate, key] = ["cert.pem", "key.pem"].map(|name| directory.path().join(name));
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let tls = TlsCertificate::load(&certificate, &key).unwrap();
+        let config = crate::http3::quic_server_config(&tls, Duration::from_secs(60)).unwrap();
+        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let server = quinn::Endpoint::server(config.clone(), any).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut trusting = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        trusting.alpn_protocols = vec![b"h3".to_vec()];
+        let crypto = wrap(Arc::new(QuicClientConfig::try_from(trusting).unwrap()));
+        let client = quinn::Endpoint::client(any).unwrap();
+        let address = server.local_addr().unwrap();
+        let connecting = client.connect_with(quinn::ClientConfig::new(crypto), address, "localhost").unwrap();
+        let (own, memory) = ConnectionMemory::of_next(&config);
+        let accepting = async { server.accept().await.unwrap().accept_with(own).unwrap().await.unwrap() };
+        let (connected, accepted) = tokio::join!(connecting, accepting);
+        let connected = connected.unwrap();
+        assert_eq!(connected.max_datagram_size(), None, "nothing would read datagrams");
+        connected.close(0_u32.into(), b"");
+        accepted.closed().await;
+        memory
+    }
+
+    #[tokio::test]
+    async fn quic_keeps_the_memory_for_as_long_as_the_client_wants() {
+        let usual = closed_by(|crypto| crypto).await;
+        tokio::time::timeout(Duration::from_secs(5), usual.wait_until_freed())
+            .await
+            .expect("it is freed soon");
+        let late = closed_by(|crypto| Arc::new(LateAcknowledgements(crypto))).await;
+        tokio::time::timeout(Duration::from_secs(11), late.wait_until_freed())
+            .await
+            .expect_err("the memory is still used");
     }
 
     #[test]
