@@ -1,6 +1,6 @@
 //! Tests open and closed loops over HTTP/1.1, against servers whose behaviour is known.
 
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -336,6 +336,13 @@ fn connections_are_opened_at_the_same_time() {
     assert!((100_000_000..800_000_000).contains(&worst_ns), "{worst_ns}");
 }
 
+/// Waits until the server has received this many requests, or the program has ended.
+fn wait_for_requests(server: &Server, requests: u64, child: &mut Child) {
+    while server.requests() < requests && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Without a pause that all connections share, a server that is down would keep the client busy.
 #[test]
 fn a_server_that_is_down_is_called_rarely() {
@@ -344,9 +351,7 @@ fn a_server_that_is_down_is_called_rarely() {
     let url = server.url("/x");
     let mut command = command(&[&url, "--connections", "64", "--duration", "3s", "--warm-up", "0s"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while server.requests() < 100 && child.try_wait().unwrap().is_none() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for_requests(&server, 100, &mut child);
     drop(server);
     let ended = child.wait_with_output().unwrap();
     let summary: serde_json::Value = serde_json::from_slice(&ended.stdout).unwrap();
@@ -378,9 +383,7 @@ fn an_interrupted_load_is_reported_as_such() {
         let before = server.requests();
         let mut command = command(&[&[server.url("/x").as_str(), "--warm-up", "0s"], length].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        while server.requests() < before + 50 && child.try_wait().unwrap().is_none() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_for_requests(&server, before + 50, &mut child);
         terminate(child.id()).unwrap();
         let ended = child.wait_with_output().unwrap();
         assert_eq!(ended.status.code(), Some(130), "{}", stderr(&ended));
@@ -398,9 +401,7 @@ fn a_server_that_stops_does_not_lose_the_complete_rounds() {
     let url = server.url("/x");
     let mut command = command(&[&url, "--warm-up", "0s", "--rounds", "1000", "--requests", "20"]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    while server.requests() < 50 && child.try_wait().unwrap().is_none() {
-        std::thread::sleep(Duration::from_millis(1));
-    }
+    wait_for_requests(&server, 50, &mut child);
     drop(server);
     let ended = child.wait_with_output().unwrap();
     assert_eq!(ended.status.code(), Some(7), "{}", stderr(&ended));
