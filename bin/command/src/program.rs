@@ -15,7 +15,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGXFSZ};
 use signal_hook::iterator::Signals;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::context::InterruptFlag;
 use crate::args::GlobalArgs;
@@ -220,17 +223,11 @@ impl Read for InterruptibleInput {
 /// the filter `default` if the variable is not set.
 fn start_logging(default: Option<&str>) {
     let wanted = std::env::var("FORDWAY_LOG").ok().or_else(|| default.map(str::to_owned));
-    if let Some(filter) = wanted.and_then(|wanted| EnvFilter::try_new(wanted).ok()) {
+    if let Some(filter) = wanted.and_then(|wanted| wanted.parse::<Targets>().ok()) {
         // The `s3s` crate logs every 404 as an error, so its messages are disabled.
-        let filter = match "s3s=off".parse() {
-            Ok(quiet) => filter.add_directive(quiet),
-            Err(_) => filter,
-        };
-        tracing_subscriber::fmt()
-            .with_env_filter(filter)
-            .with_ansi(std::io::stderr().is_terminal())
-            .with_writer(std::io::stderr)
-            .init();
+        let filter = filter.with_target("s3s", LevelFilter::OFF);
+        let lines = fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+        tracing_subscriber::registry().with(filter).with(lines).init();
     }
 }
 

@@ -16,7 +16,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use arrayvec::ArrayString;
 use fordway_store::{ETag, Error, ErrorKind, Metadata, ObjectInfo, PutResult};
 use tracing::{Event, Subscriber};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::fmt;
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
 use crate::abi::{
@@ -490,13 +491,11 @@ impl From<Error> for RequestFailure {
 pub(crate) fn start_diagnosis() {
     static STARTED: Once = Once::new();
     STARTED.call_once(|| {
-        if let Ok(filter) = EnvFilter::try_from_env("FORDWAY_LOG") {
-            let subscriber = tracing_subscriber::fmt()
-                .with_env_filter(filter)
-                .with_ansi(std::io::stderr().is_terminal())
-                .with_writer(std::io::stderr)
-                .finish()
-                .with(LateEventFilter);
+        if let Some(filter) =
+            std::env::var("FORDWAY_LOG").ok().and_then(|wanted| wanted.parse::<Targets>().ok())
+        {
+            let lines = fmt::layer().with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr);
+            let subscriber = tracing_subscriber::registry().with(filter).with(lines).with(LateEventFilter);
             // This call fails if the program has set up its own logging, which then stays in use.
             let _ = tracing::subscriber::set_global_default(subscriber);
         }

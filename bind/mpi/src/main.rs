@@ -15,7 +15,7 @@ use fordway_lanes::LaneConfigOverrides;
 use fordway_measure::{Machine, RowDescription, RunClock, RunDocument, doubts_about_modes, result_file};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_sys::{Signal, is_ignored};
-use fordway_workload::bench::{LaneResults, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
+use fordway_workload::bench::{MeasuredLane, MeasurementArgs, RunMetadata, WorkloadPlan, describe};
 use fordway_workload::io500::{self, Io500Plan};
 use fordway_workload::ior::IorPlan;
 use fordway_workload::mdtest::MdtestPlan;
@@ -205,7 +205,7 @@ fn open(setting: &MeasurementArgs) -> Result<Vec<WorkloadLocation>> {
 }
 
 /// Prints the table, warnings and scores on rank 0, and writes the scores to the run file.
-fn report(workload: &WorkloadPlan, run: &RunDocument, lanes: &[LaneResults], path: &Path) -> Result<()> {
+fn report(workload: &WorkloadPlan, run: &RunDocument, lanes: &[MeasuredLane], path: &Path) -> Result<()> {
     println!("{}", table(run, lanes));
     run.conditions.iter().for_each(|conditions| println!("{conditions}"));
     run.warnings.iter().for_each(|warning| eprintln!("fordway-mpi: warning: {warning}"));

@@ -137,10 +137,10 @@ impl ReadArguments<'_> {
     }
 
     /// Converts the arguments to a request. Errors: as for [`ReadArguments::options`]; `InvalidName`.
-    pub(crate) fn request(self, bucket: String, key: String) -> Result<RepeatableRead> {
+    pub(crate) fn request(self, bucket: String, key: String) -> Result<ObjectReadRequest> {
         let from_end = matches!(self.start, Some(StartOffset::FromEnd(_)));
         let length = self.length.filter(|_| from_end);
-        Ok(RepeatableRead {
+        Ok(ObjectReadRequest {
             bucket: Bucket::new(bucket)?,
             key: Key::new(key)?,
             options: self.options()?,
@@ -160,8 +160,8 @@ impl ReadArguments<'_> {
     }
 }
 
-/// A read that can be made again.
-pub(crate) struct RepeatableRead {
+/// The arguments of a read, which can be made several times.
+pub(crate) struct ObjectReadRequest {
     bucket: Bucket,
     key: Key,
     options: GetOptions,
@@ -169,7 +169,7 @@ pub(crate) struct RepeatableRead {
     length: Option<ByteCount>,
 }
 
-impl RepeatableRead {
+impl ObjectReadRequest {
     /// Opens the object.
     pub(crate) fn open(&self, store: &dyn fordway_store::Store) -> Result<OpenObject> {
         let mut found = store.get(&self.bucket, &self.key, &self.options)?;

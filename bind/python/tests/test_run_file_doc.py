@@ -54,7 +54,7 @@ def test_the_source_is_read_rightly() -> None:
         "LoadGeneratorSummary",
         "TcpConnectionStats",
         "ParallelJobSummary",
-        "MessageTransferSummary",
+        "MessageExchangeResult",
         "RunReliabilityReport",
         "MeasurementWarning",
         "LanePhaseKey",

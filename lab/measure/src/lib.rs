@@ -27,8 +27,8 @@ pub use names::unknown_name;
 pub use record::{BlockRecord, ObjectDirectoryCounts, OperationRecord, RankRecord, RunRecords};
 pub use run::{
     Io500Scores, LaneIo500Score, LanePhaseResult, LatencyQuantiles, LimitingResource, LoadGeneratorSummary,
-    MessageTransferSummary, ParallelJobSummary, RowDescription, RunDocument, RunError, SCHEMA,
-    SCHEMA_VERSION, SpeedRatio, SpeedVerdict, TcpConnectionStats, result_file,
+    MessageExchangeResult, ParallelJobSummary, RowDescription, RunDocument, RunError, SCHEMA, SCHEMA_VERSION,
+    SpeedRatio, SpeedVerdict, TcpConnectionStats, result_file,
 };
 pub use stats::{ConfidenceInterval, LatencyHistogram, SeededRandom, median, median_interval};
 pub use table::{

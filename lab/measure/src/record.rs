@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 /// One operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OperationRecord {
     /// Index into the run's lanes.
     pub lane: u8,
@@ -30,7 +30,7 @@ pub struct OperationRecord {
 }
 
 /// A block: operations of one phase on one lane, during which no other lane ran.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockRecord {
     /// Index into the run's lanes.
     pub lane: u8,

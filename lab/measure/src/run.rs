@@ -3,7 +3,7 @@
 //! A run is a directory `NAME.run/` that contains `run.json` (a [`RunDocument`]), and `operations.arrow` and
 //! `blocks.arrow` (Arrow IPC files of [`crate::RunRecords`]). `docs/reference/run-file.md` describes the run file field
 //! by field. The figures that are specific to one kind of benchmark ([`LoadGeneratorSummary`], [`ParallelJobSummary`],
-//! [`MessageTransferSummary`], [`Io500Scores`]) are at the end of this module.
+//! [`MessageExchangeResult`], [`Io500Scores`]) are at the end of this module.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -104,7 +104,7 @@ pub struct LanePhaseResult {
     pub load: Option<LoadGeneratorSummary>,
     /// Figures of a transport benchmark; `null` for other kinds of run.
     #[serde(default)]
-    pub transfer: Option<MessageTransferSummary>,
+    pub transfer: Option<MessageExchangeResult>,
     /// Figures of a speed-up measurement; `null` for other kinds of run.
     #[serde(default)]
     pub parallel: Option<ParallelJobSummary>,
@@ -527,7 +527,7 @@ pub struct ParallelJobSummary {
 
 /// The results of messages of one size on one transport.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct MessageTransferSummary {
+pub struct MessageExchangeResult {
     /// The exchange: `latency`, `bandwidth` or `half-round-trip`.
     pub exchange: String,
     /// Bytes of each message.

@@ -2,7 +2,7 @@
 //! of 1,000.
 
 use crate::{
-    ConfidenceInterval, LanePhaseResult, LatencyQuantiles, MessageTransferSummary, ParallelJobSummary,
+    ConfidenceInterval, LanePhaseResult, LatencyQuantiles, MessageExchangeResult, ParallelJobSummary,
     RunDocument, SpeedRatio, SpeedVerdict,
 };
 
@@ -238,7 +238,7 @@ busy: processors that both kept busy. One message at a time is work for one; a t
 -: not measured, or none.
 ";
 
-fn transfer_cells(summary: &LanePhaseResult, of: &MessageTransferSummary) -> [String; 9] {
+fn transfer_cells(summary: &LanePhaseResult, of: &MessageExchangeResult) -> [String; 9] {
     let none = || "-".to_owned();
     let one_at_a_time = of.exchange != "bandwidth";
     let time = match &of.time_ns {

@@ -187,12 +187,12 @@ impl MeasurementArgs {
             let why = "--keep contradicts the phase cleanup; leave cleanup out of --phases";
             return Err(Error::new(ErrorKind::InvalidArgument, why));
         }
-        let empty = |site: &WorkloadLocation| LaneResults {
+        let empty = |site: &WorkloadLocation| MeasuredLane {
             lane: site.lane().clone(),
             has_unknown_server: site.has_unknown_server(),
             rounds: Vec::new(),
         };
-        let mut lanes: Vec<LaneResults> = sites.iter().map(empty).collect();
+        let mut lanes: Vec<MeasuredLane> = sites.iter().map(empty).collect();
         for round in 0..self.rounds {
             // The next round creates the sites again, so only the sites of the last round can be kept.
             let is_last = round + 1 == self.rounds;
@@ -230,7 +230,7 @@ impl MeasurementArgs {
 #[derive(Debug)]
 pub struct MeasuredRounds {
     /// The results of each lane. The first lane is the reference.
-    pub lanes: Vec<LaneResults>,
+    pub lanes: Vec<MeasuredLane>,
     /// The planned number of rounds.
     pub planned: u16,
     /// The early end; `None` if all rounds were complete. At least one round is complete.
@@ -247,9 +247,9 @@ impl MeasuredRounds {
     }
 }
 
-/// The results of one lane: its phases, round by round.
+/// A lane and its results: its phases, round by round.
 #[derive(Clone, Debug)]
-pub struct LaneResults {
+pub struct MeasuredLane {
     /// The lane that was measured.
     pub lane: RowDescription,
     /// Whether the lane's server is a process that this run does not know.
@@ -258,7 +258,7 @@ pub struct LaneResults {
     pub rounds: Vec<Vec<PhaseResult>>,
 }
 
-impl LaneResults {
+impl MeasuredLane {
     /// Returns the results of one phase in all rounds.
     pub(crate) fn phase(&self, name: &str) -> Vec<&PhaseResult> {
         self.rounds.iter().flatten().filter(|result| result.phase == name).collect()
@@ -267,7 +267,7 @@ impl LaneResults {
     fn summary(
         &self,
         phase: &str,
-        reference: Option<&LaneResults>,
+        reference: Option<&MeasuredLane>,
         capacity: RunParallelism,
     ) -> LanePhaseResult {
         let rounds = self.phase(phase);
@@ -309,7 +309,7 @@ impl LaneResults {
 /// Returns the speed relative to the reference, computed over pairs of rounds. The comparison uses rates, because the
 /// amount of work in a stonewalled phase varies. A round with errors on one of the lanes forms no pair, because failing
 /// takes less time than working.
-fn ratio(rounds: &[&PhaseResult], reference: &LaneResults, phase: &str) -> SpeedRatio {
+fn ratio(rounds: &[&PhaseResult], reference: &MeasuredLane, phase: &str) -> SpeedRatio {
     let others = reference.phase(phase);
     let is_clean = |(mine, theirs): &(&&PhaseResult, &&PhaseResult)| mine.errors() + theirs.errors() == 0;
     let pairs = rounds.iter().zip(&others).filter(is_clean);
@@ -387,7 +387,7 @@ pub fn describe(
     (run, records)
 }
 
-fn scores(workload: &WorkloadPlan, lanes: &[LaneResults]) -> Vec<LaneIo500Score> {
+fn scores(workload: &WorkloadPlan, lanes: &[MeasuredLane]) -> Vec<LaneIo500Score> {
     match workload {
         WorkloadPlan::Io500(plan) => {
             io500::score(plan, lanes, None).into_iter().map(|(score, _)| score).collect()
@@ -396,7 +396,7 @@ fn scores(workload: &WorkloadPlan, lanes: &[LaneResults]) -> Vec<LaneIo500Score>
     }
 }
 
-fn records(lanes: &[LaneResults], phases: &[String]) -> RunRecords {
+fn records(lanes: &[MeasuredLane], phases: &[String]) -> RunRecords {
     let mut records = RunRecords::default();
     for (number, lane) in (0u8..).zip(lanes) {
         for (round, results) in (0u16..).zip(&lane.rounds) {
@@ -411,7 +411,7 @@ fn records(lanes: &[LaneResults], phases: &[String]) -> RunRecords {
     records
 }
 
-fn warnings(workload: &WorkloadPlan, lanes: &[LaneResults]) -> Vec<String> {
+fn warnings(workload: &WorkloadPlan, lanes: &[MeasuredLane]) -> Vec<String> {
     let mut warnings = Vec::new();
     for lane in lanes {
         let name = &lane.lane.name;

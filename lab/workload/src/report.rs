@@ -5,13 +5,13 @@ use std::fmt::Write as _;
 use fordway_measure::{LanePhaseResult, RunDocument, ns_text, rate_text, ratio_text};
 
 use crate::PhaseResult;
-use crate::bench::LaneResults;
+use crate::bench::MeasuredLane;
 use crate::io500::published::PublishedTable;
 use crate::io500::{figure, scored_round, unit};
 
 /// Returns a table of the phases, with a row for each lane and a blank line between phases.
 /// `docs/reference/bench.md` explains the columns.
-pub fn table(run: &RunDocument, lanes: &[LaneResults]) -> String {
+pub fn table(run: &RunDocument, lanes: &[MeasuredLane]) -> String {
     let reference = run.lanes.first().map_or("", |lane| lane.name.as_str());
     let headings =
         ["phase", "lane", "ops", "errors", "time", "fastest rank", "ops/s", "MiB/s", "p50", "p99", "max"];
@@ -68,7 +68,7 @@ fn against_reference(summary: &LanePhaseResult, run: &RunDocument) -> Option<Str
 
 /// Returns a table of IO500's phases in IO500's units, next to published figures. The percentages in brackets are
 /// relative to the first lane for our figures, and to the first system for the published figures.
-pub fn beside_published(lanes: &[LaneResults], published: &PublishedTable) -> String {
+pub fn beside_published(lanes: &[MeasuredLane], published: &PublishedTable) -> String {
     let mut headings = vec!["phase".to_owned(), "unit".to_owned()];
     headings.extend(lanes.iter().map(|lane| lane.lane.name.clone()));
     headings.extend(published.systems.iter().map(|system| format!("| {system}")));

@@ -307,6 +307,23 @@ mod tests {
         rows
     }
 
+    /// Failing takes less time than working, so without a block that is free of failures there is no ratio.
+    #[test]
+    fn failures_in_every_block_leave_no_ratio() {
+        let mut records = RunRecords::default();
+        for number in 0..10 {
+            records.blocks.extend([0, 1].map(|lane| block(lane, number, 1_000, 0, None)));
+            records.operations.extend([0, 1].map(|lane| operation(lane, number, 1_000)));
+            records.operations.push(OperationRecord { ok: false, ..operation(1, number, 10) });
+        }
+        let lane = |name: &str| RowDescription { name: name.into(), description: String::new() };
+        let phase = (ComparePhase::Get as u8, "get");
+        let rows = summarise_phase(&[lane("a"), lane("b")], phase, &records, CAPACITY);
+        let ratio = rows[1].ratio.as_ref().unwrap();
+        assert_eq!((&ratio.interval, &ratio.verdict), (&None, &SpeedVerdict::of(None)));
+        assert_eq!(rows[1].errors, 10);
+    }
+
     /// A listing is one call, so one busy thread of four is the limit.
     #[test]
     fn only_threads_that_made_calls_could_be_busy() {

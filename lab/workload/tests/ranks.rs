@@ -269,7 +269,7 @@ fn io500_has_all_phases_scores_and_a_stamp() {
         ];
         assert_clean(&results, &phases.map(|(phase, of_rank)| (phase, of_rank * RANKS as u64)));
         assert!(plan.stamp(&results).is_some_and(|stamp| stamp.contains("non-compliant (short run")));
-        let lane = fordway_workload::bench::LaneResults {
+        let lane = fordway_workload::bench::MeasuredLane {
             lane: site.lane().clone(),
             has_unknown_server: false,
             rounds: vec![results],

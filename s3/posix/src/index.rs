@@ -67,7 +67,7 @@ pub(crate) enum DirectoryRole {
     Versions,
 }
 
-/// The names that an [`IndexQuery`] selects from a directory, in key order.
+/// The names that an [`NameIndexQuery`] selects from a directory, in key order.
 pub(crate) struct IndexedNames {
     pub(crate) names: SortedNames,
     /// Whether `names` contains the last of the requested names.
@@ -121,7 +121,7 @@ enum NameChange {
 
 /// Selects the names to return from a directory.
 #[derive(Clone, Copy)]
-pub(crate) struct IndexQuery<'q> {
+pub(crate) struct NameIndexQuery<'q> {
     /// The first requested name.
     pub(crate) from: &'q str,
     /// The prefix of all requested names.
@@ -143,7 +143,7 @@ impl NameIndexes {
         &self,
         dir: &DirectoryHandle,
         role: DirectoryRole,
-        query: IndexQuery,
+        query: NameIndexQuery,
     ) -> Option<IndexedNames> {
         self.with_current(dir, role, |indexed| indexed.select(query))
     }
@@ -474,7 +474,7 @@ impl WatchedDirectory {
     }
 
     /// Returns the requested names, or `None` while the names are being read.
-    fn select(&mut self, query: IndexQuery) -> Option<IndexedNames> {
+    fn select(&mut self, query: NameIndexQuery) -> Option<IndexedNames> {
         self.note_use();
         let from = query.from.max(query.prefix);
         let names = self.names.as_ref()?.range::<str, _>((Bound::Included(from), Bound::Unbounded));
@@ -506,7 +506,7 @@ mod tests {
         let handle = DirectoryHandle::new(dir.try_clone().unwrap());
         for number in 0..40 {
             fs::remove_file(at(number)).unwrap();
-            let query = IndexQuery { from: "", prefix: "", most: 100 };
+            let query = NameIndexQuery { from: "", prefix: "", most: 100 };
             let found = indexes.names(&handle, DirectoryRole::Objects, query).unwrap().names;
             assert_eq!(found.len(), 2 * (39 - number));
         }
@@ -530,7 +530,7 @@ mod tests {
         indexes.read(&dir, &stat(&dir).unwrap(), DirectoryRole::Objects, read).unwrap();
         let handle = DirectoryHandle::new(dir.try_clone().unwrap());
         let names = || {
-            let query = IndexQuery { from: "", prefix: "", most: 100 };
+            let query = NameIndexQuery { from: "", prefix: "", most: 100 };
             let found = indexes.names(&handle, DirectoryRole::Objects, query).unwrap().names;
             (0..found.len()).map(|at| found.get(at).text.to_owned()).collect::<Vec<_>>()
         };

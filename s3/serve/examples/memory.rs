@@ -8,13 +8,17 @@ use std::sync::Arc;
 
 use fordway_serve::{AccessKeyPair, Gateway, GatewayConfig, Users};
 use fordway_store::MemoryStore;
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let filter: Targets = std::env::var("RUST_LOG").as_deref().unwrap_or("warn").parse()?;
     // The log of the S3 layer (crate `s3s`) is disabled, because the S3 layer logs every refused request as an error.
-    let filter = filter.add_directive("s3s=off".parse()?);
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let filter = filter.with_target("s3s", LevelFilter::OFF);
+    let lines = fmt::layer().with_writer(std::io::stderr);
+    tracing_subscriber::registry().with(filter).with(lines).init();
 
     let listen = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:0".to_owned()).parse()?;
     let identity = match (std::env::var("AWS_ACCESS_KEY_ID"), std::env::var("AWS_SECRET_ACCESS_KEY")) {

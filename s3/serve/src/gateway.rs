@@ -25,7 +25,7 @@ use crate::sockets::{GatewaySockets, cannot_listen};
 use crate::sts::TokenService;
 use crate::watch::{HeapTrimmer, ReloadSignal, WatchReceiver, WatchThread, words};
 use crate::webhook::put_webhooks;
-use crate::workers::{WorkerPool, new_runtime, no_thread};
+use crate::workers::{ServingThreadPool, new_runtime, no_thread};
 use crate::{SessionTokenKeys, TlsCertificate, Users, Webhook, connection, s3};
 
 /// The time for which connections without a request remain open after the gateway begins to stop. If these connections
@@ -280,12 +280,12 @@ impl Gateway {
         Ok(RunningGateway { address, metrics, reload, stop, thread: Some(thread) })
     }
 
-    fn start_workers(&self) -> Result<WorkerPool> {
+    fn start_workers(&self) -> Result<ServingThreadPool> {
         let cores = || thread::available_parallelism().map_or(1, usize::from);
-        WorkerPool::start(if self.config.threads == 0 { cores() } else { self.config.threads })
+        ServingThreadPool::start(if self.config.threads == 0 { cores() } else { self.config.threads })
     }
 
-    async fn serve(mut self, workers: &WorkerPool) -> Result<()> {
+    async fn serve(mut self, workers: &ServingThreadPool) -> Result<()> {
         let connections_max = self.config.connections_max.max(1);
         let slots = Arc::new(Semaphore::new(connections_max as usize));
         self.serve_metrics(&slots)?;
@@ -387,7 +387,7 @@ impl Gateway {
 
 /// Accepts TCP and QUIC clients, one for each free slot, and passes their connections to the threads.
 struct ClientAcceptor<'w> {
-    workers: &'w WorkerPool,
+    workers: &'w ServingThreadPool,
     slots: &'w Arc<Semaphore>,
     shared: Arc<GatewayState>,
     stopped: StopReceiver,

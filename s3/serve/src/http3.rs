@@ -154,8 +154,8 @@ async fn send_goaway(connection: &mut Http3ServerConnection, requests: &mut Join
     timeout(LINGER, sent).await.unwrap_or(Ok(())).map_err(io::Error::other)
 }
 
-/// Performs the handshake and counts the connection. Returns `None` if the client's address has too many connections.
-/// Errors: the errors of the connection; `TimedOut`.
+/// Performs the handshake and counts the connection. Returns `None` if the client's address has too many connections, or
+/// if there is no slot for a client whose address was not validated. Errors: the errors of the connection; `TimedOut`.
 async fn admit(
     accepted: PendingHandshake,
     (slot, slots): (Option<OwnedSemaphorePermit>, Arc<Semaphore>),
@@ -172,13 +172,20 @@ async fn admit(
     }
     // The address is counted after the handshake, because before the handshake it may be spoofed. The permit is kept
     // until there is a slot, so that few connections wait for slots.
-    let (quic, _permit) = timeout(header_timeout, accepted.handshake()).await??;
-    let Some(account) = shared.addresses.admit(quic.0.remote_address().ip()) else {
-        quic.0.close(EXCESSIVE_LOAD, b"too many connections without a signed request");
-        return Ok(None);
+    let ((connection, memory), permit) = timeout(header_timeout, accepted.handshake()).await??;
+    let account = shared.addresses.admit(connection.remote_address().ip());
+    let slot = match account {
+        Some(_) => timeout(header_timeout, slots.acquire_owned()).await.ok(),
+        None => None,
     };
-    let slot = timeout(header_timeout, slots.acquire_owned()).await?;
-    Ok(Some((quic, account, slot.map_err(io::Error::other)?)))
+    if let (Some(account), Some(slot)) = (account.clone(), slot) {
+        return Ok(Some(((connection, memory), account, slot.map_err(io::Error::other)?)));
+    }
+    connection.close(EXCESSIVE_LOAD, b"too many connections");
+    drop(connection);
+    // The permit is kept until QUIC has freed the memory, so that refused connections together use little memory.
+    tokio::spawn(async move { memory.keep_until_freed((account, permit)).await });
+    Ok(None)
 }
 
 /// Starts requests until the client closes the connection, `stop` is ready, or the connection has been idle for the

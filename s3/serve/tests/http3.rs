@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use client::frames::{DATA, HEADERS, RawHttp3, UNKNOWN, frame, head, run_until_sent};
 use client::http2::{Http2, run};
-use client::http3::{Http3, take};
+use client::http3::{Http3, endpoint, take};
 use client::slow::SlowStore;
 use client::tls::Certificate;
 use client::{BUCKET, Call, Fixture, bucket, key, serve_through, serve_with};
@@ -601,6 +601,31 @@ fn large_answers_share_a_connection_fairly() {
 
 /// The error code of a connection (RFC 9114 section 8.1).
 const EXCESSIVE_LOAD: u64 = 0x107;
+
+/// QUIC keeps the memory of a refused connection for a while. Until then, clients with other connections must first
+/// validate their addresses. Refusing these clients costs no memory, because it precedes the handshake.
+#[test]
+fn few_refused_connections_use_memory_at_once() {
+    let (fixture, certificate) = serve_http3(|config| {
+        config.connections_max = 8;
+        config.address_connections_max = 1;
+    });
+    run(async {
+        let endpoint = endpoint(&certificate, quinn::TransportConfig::default());
+        let connect = || endpoint.connect(fixture.client.address, "localhost").unwrap();
+        let _first = connect().await.unwrap();
+        // The client's handshake ends before the gateway's.
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let refused = connect().await.unwrap().closed().await;
+        let code = match &refused {
+            quinn::ConnectionError::ApplicationClosed(why) => why.error_code.into_inner(),
+            other => panic!("{other}"),
+        };
+        assert_eq!(code, EXCESSIVE_LOAD);
+        let refused = connect().await.unwrap_err();
+        assert!(matches!(&refused, quinn::ConnectionError::ConnectionClosed(_)), "{refused}");
+    });
+}
 
 /// A client that announces a frame of any length must not make the gateway hold the frame.
 #[test]

@@ -5,6 +5,7 @@ mod bench;
 mod link;
 mod machines;
 mod netlab;
+mod pingpong;
 mod target;
 
 pub(crate) use bench::{
@@ -19,10 +20,8 @@ pub(crate) use machines::{
     DoctorArgs, JobSchedulerArg, MachinesArgs, MachinesSubcommand, MeasureArgs, PickArgs, ProbeArgs,
     SimilarityArgs,
 };
-pub(crate) use netlab::{
-    ListenArgs, NetlabArgs, NetworkLinkArgs, PingArgs, PingpongArgs, PingpongSubcommand, PongArgs,
-    SegmentOffloadArg, TunnelArgs,
-};
+pub(crate) use netlab::{NetlabArgs, NetworkLinkArgs, SegmentOffloadArg};
+pub(crate) use pingpong::{ListenArgs, PingArgs, PingpongArgs, PingpongSubcommand, PongArgs, TunnelArgs};
 pub(crate) use target::TargetArg;
 
 use std::ffi::OsString;

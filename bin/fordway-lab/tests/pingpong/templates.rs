@@ -241,6 +241,8 @@ fn pods_run_as_long_as_the_bench_and_are_removed() {
         "=metadata.name=fordway-pong,status.phase!=Running,status.phase!=Pending\n",
         "=metadata.name=fordway-ping,status.phase!=Running,status.phase!=Pending\n",
         "delete --ignore-not-found --now service/fordway-pong\n",
+        "delete pods --now --wait=false --selector=fordway-run=",
+        "delete pods,services --now --wait=false --selector=fordway-run=",
         "removed fordway-ping\n",
         "removed fordway-pong\n",
     ] {
@@ -255,5 +257,8 @@ fn pods_of_another_run_are_kept() {
     fs::write(dir.path().join("fordway-pong"), "").unwrap();
     let (output, log) = bench_in_pods(dir.path(), ["29080", "29081"]);
     assert_ne!(output.status.code(), Some(0), "{}", said(&output));
+    let remedy = "kubectl delete --now pod/fordway-pong service/fordway-pong";
+    assert!(said(&output).contains(remedy), "{}", said(&output));
+    assert!(!log.contains("pods,services"), "{log}");
     assert!(!log.contains("service/fordway-pong") && !log.contains("removed fordway-pong"), "{log}");
 }

@@ -20,7 +20,7 @@ use crate::args::{CatArgs, CpArgs, PresignArgs, ReadArgs, ReplicaArgs};
 use crate::replicas::ReplicaOpener;
 use crate::transfer::plan::SyncItem;
 use crate::transfer::{
-    ContentVerifier, MadeDirectories, ObjectMetadataRules, ObjectReadSource, SourceFate, finish_file,
+    ContentVerifier, MadeDirectories, ObjectMetadataRules, ObjectReceiver, SourceFate, finish_file,
     open_special, parent, temporary_beside,
 };
 use crate::web;
@@ -235,7 +235,7 @@ fn write_object(bucket: &Bucket, key: &Key, wanted: &CatOptions<'_>, context: &C
     let object = store.get(bucket, key, &wanted.options)?;
     let mut verifier = ContentVerifier::new(&object.info, wanted.verify);
     let (version, interrupt) = (wanted.options.version.as_ref(), &context.interrupt);
-    ObjectReadSource { store: &*store, object: (bucket, key), version, interrupt }
+    ObjectReceiver { store: &*store, object: (bucket, key), version, interrupt }
         .receive(object, &mut |chunk| {
             verifier.update(chunk);
             context.interrupt.check()?;

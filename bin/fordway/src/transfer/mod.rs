@@ -46,7 +46,7 @@ pub(crate) use metadata::ObjectMetadataRules;
 pub(crate) use moved::{LocalSourceStamps, changed};
 pub(crate) use open_files::CopyAttempts;
 pub(crate) use postponed::PostponedRemovals;
-pub(crate) use receive::ObjectReadSource;
+pub(crate) use receive::ObjectReceiver;
 pub(crate) use special::{is_open_file, open_special};
 pub(crate) use upload::check_unchanged;
 pub(crate) use workers::for_each;
@@ -546,9 +546,9 @@ impl TransferRunner<'_> {
         GetOptions { version: self.settings.source_version.clone(), ..Default::default() }
     }
 
-    fn content_source<'s>(&'s self, object: (&'s Bucket, &'s Key)) -> ObjectReadSource<'s> {
+    fn content_source<'s>(&'s self, object: (&'s Bucket, &'s Key)) -> ObjectReceiver<'s> {
         let (version, interrupt) = (self.settings.source_version.as_ref(), &self.context.interrupt);
-        ObjectReadSource { store: self.store(), object, version, interrupt }
+        ObjectReceiver { store: self.store(), object, version, interrupt }
     }
 
     fn store(&self) -> &dyn Store {

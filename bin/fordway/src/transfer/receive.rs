@@ -15,16 +15,16 @@ use super::upload::replaced;
 /// The maximum number of consecutive retries that receive no bytes.
 const MAX_RETRIES: u32 = 4;
 
-/// The store and the object version to read.
+/// Receives an object version from a store, and retries if the connection breaks.
 #[derive(Clone, Copy)]
-pub(crate) struct ObjectReadSource<'s> {
+pub(crate) struct ObjectReceiver<'s> {
     pub(crate) store: &'s dyn Store,
     pub(crate) object: (&'s Bucket, &'s Key),
     pub(crate) version: Option<&'s VersionId>,
     pub(crate) interrupt: &'s InterruptFlag,
 }
 
-impl ObjectReadSource<'_> {
+impl ObjectReceiver<'_> {
     /// Passes each byte of an opened object to `consume` once, in order. Errors: `Unavailable` if the connection breaks
     /// too often; `ConditionalConflict` if the object was replaced in the meantime; `Interrupted`; errors of `consume`.
     pub(crate) fn receive(

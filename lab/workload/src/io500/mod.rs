@@ -16,7 +16,7 @@ use fordway_store::{Error, ErrorKind, GetOptions, Key, ListEntry, ListQuery, Res
 use fordway_wire::size_text::parse_bytes;
 use serde::Serialize;
 
-use crate::bench::LaneResults;
+use crate::bench::MeasuredLane;
 use crate::ior::{self, IorMapping, ResolvedIorPlan};
 use crate::mdtest::{FileRemoval, HARD_BYTES, ResolvedMdtestPlan};
 use crate::phase::{PhaseRecorder, WorkloadRank};
@@ -321,11 +321,11 @@ pub(crate) fn scored_round(rounds: &[Vec<PhaseResult>]) -> usize {
 /// whether the `conditions` of the run make the score doubtful.
 pub fn score(
     plan: &Io500Plan,
-    lanes: &[LaneResults],
+    lanes: &[MeasuredLane],
     conditions: Option<&RunReliabilityReport>,
 ) -> Vec<(LaneIo500Score, String)> {
     let in_doubt = conditions.filter(|conditions| conditions.verdict != RunReliability::Measured);
-    let of_lane = |lane: &LaneResults| {
+    let of_lane = |lane: &MeasuredLane| {
         let round = scored_round(&lane.rounds);
         let results = lane.rounds.get(round).map_or(&[][..], Vec::as_slice);
         let stamp = plan.stamp(results);
@@ -415,7 +415,7 @@ mod tests {
             results.iter_mut().for_each(|result| result.ranks[0].elapsed_ns *= factor);
             results
         };
-        let lane = |rounds| LaneResults {
+        let lane = |rounds| MeasuredLane {
             lane: fordway_measure::RowDescription { name: "posix".into(), description: String::new() },
             has_unknown_server: false,
             rounds,

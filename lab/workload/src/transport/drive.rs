@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use fordway_measure::{
-    BlockRecord, LanePhaseResult, LimitingResource, Machine, MessageTransferSummary, OperationRecord,
+    BlockRecord, LanePhaseResult, LimitingResource, Machine, MessageExchangeResult, OperationRecord,
     RowDescription, RunClock, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, SeededRandom,
     exact_bytes_text, median, median_interval,
 };
@@ -284,7 +284,7 @@ fn transfer(
     task: &MessageBlockTask,
     blocks: &[&BlockRecord],
     operations: &[&OperationRecord],
-) -> Option<MessageTransferSummary> {
+) -> Option<MessageExchangeResult> {
     if blocks.is_empty() {
         return None;
     }
@@ -308,7 +308,7 @@ fn transfer(
             median_interval(&medians(operations))
         }
     };
-    Some(MessageTransferSummary {
+    Some(MessageExchangeResult {
         exchange: task.exchange.name().to_owned(),
         size_bytes: task.size_bytes,
         window: task.window,
@@ -332,7 +332,7 @@ fn medians(operations: &[&OperationRecord]) -> Vec<f64> {
 
 /// Returns the limit `cannot tell` for a transport that polls, because its busy processors do not show the limit;
 /// `None` if the transport does not poll.
-fn polls(transfer: &MessageTransferSummary) -> Option<LimitingResource> {
+fn polls(transfer: &MessageExchangeResult) -> Option<LimitingResource> {
     if transfer.exchange == MessageExchangePattern::Stream.name() || transfer.processors_busy < POLLS {
         return None;
     }

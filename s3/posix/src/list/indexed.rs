@@ -8,7 +8,7 @@ use fordway_sys::FileStat;
 
 use super::{BucketWalk, CONTINUED_FEWEST, INDEX_PAGE, WalkContinuation};
 use crate::dirs::DirectoryHandle;
-use crate::index::{DirectoryId, DirectoryRole, IndexQuery};
+use crate::index::{DirectoryId, DirectoryRole, NameIndexQuery};
 
 impl BucketWalk<'_> {
     /// Offers keys as [`BucketWalk::directory`] does, but takes the names from the directory's index. Returns `None` if
@@ -50,7 +50,8 @@ impl BucketWalk<'_> {
         let indexes = &inner.volume.dirs.indexes;
         let prefix = query.prefix.get(at.len()..).unwrap_or_default();
         let most = query.max_keys.saturating_add(1).min(INDEX_PAGE);
-        while let Some(found) = indexes.names(dir, DirectoryRole::Objects, IndexQuery { from, prefix, most })
+        while let Some(found) =
+            indexes.names(dir, DirectoryRole::Objects, NameIndexQuery { from, prefix, most })
         {
             self.path.note_links(found.names.has_links());
             if id.is_none() && self.path.knows_as_empty(found.id, at.len()) {

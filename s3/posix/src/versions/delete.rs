@@ -5,7 +5,7 @@ use std::sync::Arc;
 use fordway_store::{Bucket, DeleteResult, ETagPolicy, ErrorKind, Key, ObjectLock, Result, VersionId};
 use fordway_sys::{file_user, stat_in};
 
-use super::lookup::VersionLookup;
+use super::lookup::VersionNameMatches;
 use super::names::{NoncurrentVersionName, archived_place};
 use super::owners::VersionOwners;
 use crate::PosixStoreState;
@@ -133,11 +133,11 @@ impl VersionDeletion<'_> {
         let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
         let is_latest = latest.as_ref().is_some_and(|latest| latest.version == *version);
         let only = store.volume.versions(bucket, key).only_name_of(version, contents).filter(|_| !is_latest);
-        let VersionLookup { mut names, newest_other } = match only {
+        let VersionNameMatches { mut names, newest_other } = match only {
             // Only the removal of the latest version makes another version the latest. If an object is the latest
             // version, or if this version is not a delete marker, then this version is not the latest.
             Some(only) if latest.is_some() || !only.is_marker => {
-                VersionLookup { names: vec![only], newest_other: None }
+                VersionNameMatches { names: vec![only], newest_other: None }
             }
             _ => self.look_up(latest.as_ref().filter(|_| is_latest))?,
         };
@@ -153,7 +153,7 @@ impl VersionDeletion<'_> {
     /// the deleted version. In a bucket with the sticky bit, other users may have created names with the ID of the
     /// deleted version, and names that look like newer versions. The caller's names are then removed without the
     /// others. Only names of the owners of the deleted version, or of trusted users, can become the latest version.
-    fn look_up(&self, latest: Option<&LatestVersion>) -> Result<VersionLookup> {
+    fn look_up(&self, latest: Option<&LatestVersion>) -> Result<VersionNameMatches> {
         let VersionDeletion { store, bucket, key, version, contents, .. } = *self;
         let mut found = store.volume.versions(bucket, key).look_up_version(version, VersionOwners::Any)?;
         let Some(guard) = contents.guard else { return Ok(found) };
@@ -174,7 +174,7 @@ impl VersionDeletion<'_> {
         }
         let counted =
             store.volume.versions(bucket, key).look_up_version(version, VersionOwners::Of(&owners))?;
-        Ok(VersionLookup { newest_other: counted.newest_other, ..found })
+        Ok(VersionNameMatches { newest_other: counted.newest_other, ..found })
     }
 
     /// Checks the locks of the files with these names, and adds the files to `unshielded`.

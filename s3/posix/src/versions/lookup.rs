@@ -28,16 +28,16 @@ use crate::read::ObjectFile;
 use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::stage::is_bare;
 
-/// The result of a search for one version among the names in a key's versions directory.
+/// The names of one version in a key's versions directory, and the newest other name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct VersionLookup {
+pub(crate) struct VersionNameMatches {
     /// The names of the version, from the newest to the oldest.
     pub(crate) names: Vec<NoncurrentVersionName>,
     /// The newest name of any other version.
     pub(crate) newest_other: Option<NoncurrentVersionName>,
 }
 
-impl VersionLookup {
+impl VersionNameMatches {
     /// Returns the newest of `names` and `newest_other`.
     pub(crate) fn newest(&self) -> Option<&NoncurrentVersionName> {
         self.names.first().into_iter().chain(&self.newest_other).max_by_key(|found| found.order)
@@ -68,7 +68,7 @@ impl VersionLookup {
         version: &VersionId,
         counts: impl Fn(&str) -> bool,
     ) -> Self {
-        let mut found = VersionLookup::default();
+        let mut found = VersionNameMatches::default();
         let is_other = |name: &NoncurrentVersionName| name.version != *version && counts(&name.name());
         found.newest_other =
             names.iter().rev().filter_map(|name| NoncurrentVersionName::parse(name)).find(is_other);
@@ -94,16 +94,16 @@ impl KeyVersions<'_> {
         &self,
         version: &VersionId,
         owners: VersionOwners<'_>,
-    ) -> Result<VersionLookup> {
+    ) -> Result<VersionNameMatches> {
         let contents = self.volume.contents(self.bucket)?;
         let counts = self.counted_names(contents.guard, owners)?;
         let by_index = self.in_versions_index(contents, |names, strays| {
-            VersionLookup::in_index(names, strays, version, &counts)
+            VersionNameMatches::in_index(names, strays, version, &counts)
         });
         match by_index {
             Some(found) => Ok(found),
             None => {
-                let mut found = VersionLookup::default();
+                let mut found = VersionNameMatches::default();
                 self.each_archived(contents, |name| found.see(version, name, &counts))?;
                 Ok(found.sorted())
             }
@@ -419,13 +419,13 @@ mod tests {
                 found.into_iter().enumerate().map(name).chain(["other".into(), "zé".into()]).map(Box::from).collect();
             let strays = names.iter().filter(|name| is_stray(name)).cloned().collect();
             let version = if wants_null { VersionId::null() } else { id(wanted * 100) };
-            let mut scanned = VersionLookup::default();
+            let mut scanned = VersionNameMatches::default();
             let counts = |name: &str| !name.contains(ignored);
             names.iter().rev().for_each(|name| scanned.see(&version, name, counts));
-            let indexed = VersionLookup::in_index(&names, &strays, &version, counts);
+            let indexed = VersionNameMatches::in_index(&names, &strays, &version, counts);
             let scanned = scanned.sorted();
-            let order = |found: &VersionLookup| found.newest_other.as_ref().map(|found| found.order);
-            let set = |found: &VersionLookup| found.names.iter().map(NoncurrentVersionName::name).collect::<BTreeSet<_>>();
+            let order = |found: &VersionNameMatches| found.newest_other.as_ref().map(|found| found.order);
+            let set = |found: &VersionNameMatches| found.names.iter().map(NoncurrentVersionName::name).collect::<BTreeSet<_>>();
             prop_assert_eq!((order(&scanned), set(&scanned)), (order(&indexed), set(&indexed)));
             prop_assert!(indexed.names.is_sorted_by_key(|found| std::cmp::Reverse(found.order)));
             let parse = |name: &str| NoncurrentVersionName::parse(name).filter(|_| counts(name));

@@ -31,7 +31,7 @@ use fordway_sys::{
 };
 
 use self::delete::VersionDeletion;
-use self::lookup::VersionLookup;
+use self::lookup::VersionNameMatches;
 use self::names::{NoncurrentVersionName, archived_place, new_version, now_ns, order_in};
 use self::owners::{VersionOwners, owner_and_caller};
 use crate::PosixStoreState;
@@ -596,7 +596,7 @@ impl PosixStoreState {
         let owners = VersionOwners::replaceable(contents.guard, &caller);
         let mut old_null = match by_null {
             true => self.volume.versions(bucket, key).look_up_version(&VersionId::null(), owners)?,
-            false => VersionLookup::default(),
+            false => VersionNameMatches::default(),
         };
         let floor = match (by_null, contents.guard) {
             (true, Some(_)) => self.highest_order(bucket, key, &caller)?,

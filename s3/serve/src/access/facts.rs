@@ -15,7 +15,7 @@ use percent_encoding::percent_decode_str;
 use crate::access::actions::RequiredPermission;
 use crate::s3::{OperationResult, tags};
 use crate::tls::TlsVersion;
-use crate::users::{AuthenticationMethod, User};
+use crate::users::{User, UserKind};
 
 /// The origin of a request, stored as an extension of `http` requests.
 #[derive(Clone, Copy, Debug)]
@@ -254,7 +254,7 @@ impl<'r> PolicyRequestContext<'r> {
         if let Some(referer) = self.header(header::REFERER.as_str()) {
             keys.add("aws:referer", referer);
         }
-        if user.kind == AuthenticationMethod::Anonymous {
+        if user.kind == UserKind::Anonymous {
             keys.add("aws:principaltype", "Anonymous");
             keys.add("aws:userid", ANONYMOUS_USER_ID);
             return;
@@ -279,7 +279,7 @@ impl<'r> PolicyRequestContext<'r> {
 
     fn add_signature(&self, keys: &mut ConditionKeyValues<'r>, user: &User) {
         // An anonymous request has no verified signature.
-        if user.kind == AuthenticationMethod::Anonymous {
+        if user.kind == UserKind::Anonymous {
             return;
         }
         let header = self.header(header::AUTHORIZATION.as_str());

@@ -13,7 +13,7 @@ use s3s::dto::PublicAccessBlockConfiguration;
 
 use crate::s3::acl::acl_of;
 use crate::s3::documents::ownership::enables_acls;
-use crate::users::{AuthenticationMethod, User};
+use crate::users::{User, UserKind};
 
 pub(crate) const POLICY: BucketDocumentKind = BucketDocumentKind::known("policy");
 pub(crate) const ACL: BucketDocumentKind = BucketDocumentKind::known("acl");
@@ -60,7 +60,7 @@ impl Default for BucketOwnerAndRules {
 impl BucketOwnerAndRules {
     pub(crate) fn role_of(&self, user: &User) -> CallerRole {
         match user.kind {
-            AuthenticationMethod::Anonymous => CallerRole::Anonymous,
+            UserKind::Anonymous => CallerRole::Anonymous,
             _ if user.uid == 0 || self.owner.is_none_or(|owner| owner == user.uid) => CallerRole::Owner,
             _ => CallerRole::User,
         }
@@ -68,7 +68,7 @@ impl BucketOwnerAndRules {
 
     /// Returns whether the rules permit every request of the user.
     pub(crate) fn is_open_to(&self, user: &User) -> bool {
-        user.kind != AuthenticationMethod::Anonymous
+        user.kind != UserKind::Anonymous
             && self.rules.as_ref().is_ok_and(BucketAccessRules::are_open_to_users)
     }
 }

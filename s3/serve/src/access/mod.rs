@@ -35,7 +35,7 @@ pub(crate) use known::{
 };
 
 use crate::s3::{OperationResult, S3Failure, look_up};
-use crate::users::{AuthenticationMethod, User};
+use crate::users::{User, UserKind};
 use actions::RequiredPermission;
 
 /// Checks that the rules of the buckets permit an operation. `bucket` is empty for an operation on the service, and
@@ -49,22 +49,22 @@ pub(crate) async fn authorise(
     (bucket, key): (&str, &str),
     facts: &PolicyRequestContext<'_>,
 ) -> OperationResult<()> {
-    if user.kind == AuthenticationMethod::Peer {
+    if user.kind == UserKind::Peer {
         return Ok(());
     }
-    if user.kind == AuthenticationMethod::Anonymous && facts.changes_response_headers() {
+    if user.kind == UserKind::Anonymous && facts.changes_response_headers() {
         let words = "Request specific response headers cannot be used for anonymous GET requests.";
         return Err(S3Failure::aws("InvalidRequest", StatusCode::BAD_REQUEST, words, "sign the request"));
     }
-    if user.kind == AuthenticationMethod::Anonymous
+    if user.kind == UserKind::Anonymous
         && let Some((_, words)) = NEVER_ANONYMOUS.iter().find(|(name, _)| *name == operation)
     {
         return Err(S3Failure::aws("AccessDenied", StatusCode::FORBIDDEN, words, SIGN));
     }
     if bucket.is_empty() {
-        return if user.kind == AuthenticationMethod::Anonymous { Err(unsigned()) } else { Ok(()) };
+        return if user.kind == UserKind::Anonymous { Err(unsigned()) } else { Ok(()) };
     }
-    if facts.awaits_body(operation) && user.kind != AuthenticationMethod::Anonymous {
+    if facts.awaits_body(operation) && user.kind != UserKind::Anonymous {
         return Ok(());
     }
     // The cost of evaluating a policy grows with the length of the key, and a document can contain a key of several
@@ -74,7 +74,7 @@ pub(crate) async fn authorise(
     }
     let facts = &facts.of_operation(operation);
     let needs = actions::needed(operation, (bucket, key), facts);
-    if needs.is_empty() && user.kind == AuthenticationMethod::Anonymous {
+    if needs.is_empty() && user.kind == UserKind::Anonymous {
         return check_without_actions(user, operation, bucket).await;
     }
     for need in needs {
@@ -127,7 +127,7 @@ pub(crate) async fn hide_headers(
     facts: &PolicyRequestContext<'_>,
     headers: &mut HeaderMap,
 ) -> OperationResult<()> {
-    if user.kind == AuthenticationMethod::Peer {
+    if user.kind == UserKind::Peer {
         return Ok(());
     }
     for (header, need) in actions::of_headers(headers, names, facts) {
@@ -166,7 +166,7 @@ pub(crate) async fn authorise_tags(
 /// Returns whether the cached rules of the bucket permit every request of a user; `None` if the rules have to be read.
 /// Cost: no system call.
 pub(crate) fn is_open_as_known(user: &User, bucket: &Bucket, at: Instant) -> Option<bool> {
-    if user.kind == AuthenticationMethod::Peer {
+    if user.kind == UserKind::Peer {
         return Some(true);
     }
     known::look(user, bucket, at, |access| access.is_open_to(user))
@@ -220,8 +220,8 @@ async fn check(
     let policy = rules.policy.as_ref();
     let mut request = AccessRequest {
         principal: match user.kind {
-            AuthenticationMethod::Anonymous => Principal::Anonymous,
-            AuthenticationMethod::Keys | AuthenticationMethod::Peer => user.principal(),
+            UserKind::Anonymous => Principal::Anonymous,
+            UserKind::Keys | UserKind::Peer => user.principal(),
         },
         action: need.action,
         bucket: &need.bucket,

@@ -100,6 +100,12 @@ impl ConnectionMemory {
             tokio::time::sleep(FREED_CHECK_INTERVAL).await;
         }
     }
+
+    /// Keeps `kept` until QUIC has freed the memory. The caller has dropped its handles of the connection.
+    pub(super) async fn keep_until_freed<K>(self, kept: K) {
+        self.wait_until_freed().await;
+        drop(kept);
+    }
 }
 
 /// The windows of a connection.
@@ -127,8 +133,7 @@ impl EndedWindow {
     /// Counts the growth until QUIC has freed the memory, which also contains what the client sent and nobody read, and
     /// keeps `account` until then. The caller has dropped its handles of the connection.
     pub(super) async fn wait_until_freed<S>(self, account: S) {
-        self.memory.wait_until_freed().await;
-        drop((self.send, account));
+        self.memory.keep_until_freed((self.send, account)).await;
     }
 }
 

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::limits::{ConnectionLimitState, LimitReason, LimitRefusal, RequestSlot, UserResourceUsage};
 use crate::monitor::{OperationCode, RequestId, ResponseOutcome};
 use crate::unsigned::ConnectionPeer;
-use crate::users::{AuthenticationMethod, User};
+use crate::users::{User, UserKind};
 
 /// A request in progress.
 pub(crate) struct RequestTrace {
@@ -99,7 +99,7 @@ impl RequestTrace {
     /// Counts the connection and the request for `user`. A connection counts for its user only after a valid signature.
     /// Anonymous connections count for their address, and the node gateway itself counts the connections of peers.
     fn begin(&self, user: &User) -> Result<RequestSlot, LimitRefusal> {
-        if user.kind == AuthenticationMethod::Keys {
+        if user.kind == UserKind::Keys {
             self.connection.connect(&user.account)?;
         }
         user.account.begin()
@@ -118,7 +118,7 @@ impl RequestTrace {
     /// Returns whether a signature was verified, or the kernel identified the user. The user of an anonymous request is
     /// known, but not authenticated.
     pub(crate) fn is_authenticated(&self) -> bool {
-        self.identified().is_some_and(|identified| identified.user.kind != AuthenticationMethod::Anonymous)
+        self.identified().is_some_and(|identified| identified.user.kind != UserKind::Anonymous)
     }
 
     /// Returns whether the rate of the request's user is limited.

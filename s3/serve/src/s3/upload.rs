@@ -51,7 +51,7 @@ pub(super) async fn put(
     pace: &PublishLatency,
 ) -> OperationResult<S3Response<Body>> {
     let names = names(bucket, key)?;
-    let trailing = BodyTrailers::of(&mut request);
+    let trailing = DecodedTrailers::of(&mut request);
     let size = stated_size(&request.headers, trailing.as_ref());
     let body = taken_body(&mut request.extensions).unwrap_or(request.input);
     let headers = request.headers;
@@ -82,7 +82,7 @@ impl ObjectUpload {
         (bucket, key): (&Bucket, &Key),
         headers: &HeaderMap,
         size: Option<u64>,
-        trailing: Option<BodyTrailers>,
+        trailing: Option<DecodedTrailers>,
     ) -> OperationResult<Self> {
         let checks = ContentChecks::read(headers, size, trailing)?;
         let options = PutOptions {
@@ -153,7 +153,7 @@ pub(super) async fn put_part(
     let asked = |name: &str| parameter(&request.uri, name).unwrap_or_default();
     let upload = fordway_store::UploadId::new(asked("uploadId"))?;
     let number = part_number(asked("partNumber").parse().unwrap_or(0))?;
-    let trailing = BodyTrailers::of(&mut request);
+    let trailing = DecodedTrailers::of(&mut request);
     let body = taken_body(&mut request.extensions).unwrap_or(request.input);
     let size = stated_size(&request.headers, trailing.as_ref());
     let checks = ContentChecks::read(&request.headers, size, trailing)?;
@@ -223,7 +223,11 @@ struct ContentChecks {
 
 impl ContentChecks {
     /// Reads the values from the head. Errors: `InvalidDigest`, `BadDigest`, `InvalidArgument`.
-    fn read(headers: &HeaderMap, size: Option<u64>, trailing: Option<BodyTrailers>) -> OperationResult<Self> {
+    fn read(
+        headers: &HeaderMap,
+        size: Option<u64>,
+        trailing: Option<DecodedTrailers>,
+    ) -> OperationResult<Self> {
         let md5 = headers.get(CONTENT_MD5).and_then(|value| value.to_str().ok());
         Ok(ContentChecks {
             size,
@@ -245,7 +249,7 @@ impl ContentChecks {
 }
 
 /// Returns the length of the content. `Content-Length` is the length of the encoded body if the body is in chunks.
-fn stated_size(headers: &HeaderMap, trailing: Option<&BodyTrailers>) -> Option<u64> {
+fn stated_size(headers: &HeaderMap, trailing: Option<&DecodedTrailers>) -> Option<u64> {
     let decoded = trailing.and_then(|_| decoded_length(headers));
     decoded.or_else(|| headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok())
 }
@@ -257,22 +261,22 @@ struct StatedChecksum {
     value: Option<Checksum>,
     /// The algorithm of the checksum that a trailer will contain.
     announced: Option<ChecksumAlgorithm>,
-    trailers: Option<BodyTrailers>,
+    trailers: Option<DecodedTrailers>,
 }
 
 /// The trailers of a body. The trailers are available after the body has been read.
-pub(super) enum BodyTrailers {
+pub(super) enum DecodedTrailers {
     /// Trailers decoded by the S3 layer, which checks their signature.
     Signed(TrailingHeaders),
     /// Trailers decoded by [`crate::aws_chunked`].
     Unsigned(TrailerFields),
 }
 
-impl BodyTrailers {
+impl DecodedTrailers {
     /// Returns the trailers of a request whose body is in chunks.
     fn of<T>(request: &mut S3Request<T>) -> Option<Self> {
-        let unsigned = request.extensions.remove::<TrailerFields>().map(BodyTrailers::Unsigned);
-        unsigned.or_else(|| request.trailing_headers.take().map(BodyTrailers::Signed))
+        let unsigned = request.extensions.remove::<TrailerFields>().map(DecodedTrailers::Unsigned);
+        unsigned.or_else(|| request.trailing_headers.take().map(DecodedTrailers::Signed))
     }
 
     fn get(&self, name: &str) -> Option<String> {
@@ -288,15 +292,15 @@ impl BodyTrailers {
     /// Passes the trailers to `read`, if there are any.
     fn read<T>(&self, read: impl FnOnce(&HeaderMap) -> T) -> Option<T> {
         match self {
-            BodyTrailers::Signed(trailers) => trailers.read(read),
-            BodyTrailers::Unsigned(trailers) => trailers.all().map(read),
+            DecodedTrailers::Signed(trailers) => trailers.read(read),
+            DecodedTrailers::Unsigned(trailers) => trailers.all().map(read),
         }
     }
 }
 
 impl StatedChecksum {
     /// Reads the checksum in the head of an upload. `trailing` is `None` if the body cannot have trailers.
-    fn new(headers: &HeaderMap, trailing: Option<BodyTrailers>) -> OperationResult<Self> {
+    fn new(headers: &HeaderMap, trailing: Option<DecodedTrailers>) -> OperationResult<Self> {
         let value = stated_checksum(headers).map_err(invalid_request)?;
         let announced = announced_algorithm(headers)?;
         if announced.is_some() && value.is_some() {

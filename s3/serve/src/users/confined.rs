@@ -88,6 +88,7 @@ impl AccessLimits {
     }
 }
 
+/// A store that enforces a user's limits, and that acts with the permissions of the user's role.
 pub(super) struct ConfinedStore {
     inner: Arc<dyn Store>,
     role: Option<Arc<ImpersonatedUser>>,

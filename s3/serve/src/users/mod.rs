@@ -37,9 +37,9 @@ pub use summary::{UsersFileEntry, read_users_file};
 /// Opens the served store with the identity of the calling thread.
 pub type StoreOpenFunction = Arc<dyn Fn() -> Result<Arc<dyn Store>> + Send + Sync>;
 
-/// The way in which a caller is identified.
+/// The kind of a user, by the way in which the gateway identifies the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AuthenticationMethod {
+pub(crate) enum UserKind {
     /// Identified by a key pair.
     Keys,
     /// Identified by the kernel.
@@ -62,7 +62,7 @@ pub(crate) struct User {
     /// A number that identifies the user and is never reused within this process.
     pub(crate) id: u64,
     pub(crate) name: String,
-    pub(crate) kind: AuthenticationMethod,
+    pub(crate) kind: UserKind,
     /// The uid that accesses files for the user.
     pub(crate) uid: u32,
     /// The store, which enforces this user's permissions.
@@ -101,12 +101,12 @@ impl User {
     ) -> Arc<Self> {
         let keys =
             UserKeyPair { secret_key: keys.secret_key.clone(), verifier: SignatureVerifier::new(keys) };
-        User::with((name, AuthenticationMethod::Keys, uid), Some(keys), store, account)
+        User::with((name, UserKind::Keys, uid), Some(keys), store, account)
     }
 
     /// Creates a user that the kernel has identified.
     pub(crate) fn of_peer(uid: u32, store: Arc<dyn Store>, account: Arc<UserResourceUsage>) -> Arc<Self> {
-        User::with((uid.to_string(), AuthenticationMethod::Peer, uid), None, store, account)
+        User::with((uid.to_string(), UserKind::Peer, uid), None, store, account)
     }
 
     #[cfg(test)]
@@ -120,11 +120,11 @@ impl User {
 
     fn anonymous(user: &AnonymousUser, store: Arc<dyn Store>, account: Arc<UserResourceUsage>) -> Arc<Self> {
         let uid = user.acts_as.as_ref().map_or_else(user_id, |peer| peer.uid);
-        User::with((user.name.clone(), AuthenticationMethod::Anonymous, uid), None, store, account)
+        User::with((user.name.clone(), UserKind::Anonymous, uid), None, store, account)
     }
 
     fn with(
-        (name, kind, uid): (String, AuthenticationMethod, u32),
+        (name, kind, uid): (String, UserKind, u32),
         keys: Option<UserKeyPair>,
         store: Arc<dyn Store>,
         account: Arc<UserResourceUsage>,
@@ -191,7 +191,7 @@ impl User {
         // All gateways and users of the process share the threads of a file server. The work of a peer must not run on
         // these threads, because the store of a peer relies on the permissions of the calling thread. Only the thread
         // of the peer's connection, and the threads that it starts, are sure to have the peer's permissions.
-        if self.kind == AuthenticationMethod::Peer {
+        if self.kind == UserKind::Peer {
             return Ok(self);
         }
         let server = NetworkFileServer::of(&*self.store, bucket, self.uid)?;
@@ -260,7 +260,7 @@ impl Role {
             ConfinedStore::open(&role.claimed.entry.clone().acting_as(Some(ids)), &role.claimed.open)
         });
         let store = store.await.ok()?.inspect_err(|error| tracing::error!(%error, role = self.user.name));
-        let who = (self.user.name.clone(), AuthenticationMethod::Keys, ids.0);
+        let who = (self.user.name.clone(), UserKind::Keys, ids.0);
         let user = User::with(who, None, store.ok()?, self.user.account.of_uid(ids.0));
         let mut opened = opened();
         if opened.len() >= CLAIMED_MAX {
@@ -796,7 +796,7 @@ impl<'a> StoreOpening<'a> {
             None => self.open(&of_user)?,
             Some(_) => (user_id(), Arc::new(MemoryStore::default()) as _, self.account(&of_user)),
         };
-        let user = User::with((entry.name.clone(), AuthenticationMethod::Keys, uid), None, store, account);
+        let user = User::with((entry.name.clone(), UserKind::Keys, uid), None, store, account);
         let (assumed_by, trusts) = (entry.assumed_by.clone(), entry.oidc.clone());
         let (open, opened) = (self.origin.open.clone(), Mutex::default());
         let claimed = ClaimMappedUsers { entry: of_user, open, opened };

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use crate::workers::{STAYS, WorkerPoolState};
+use crate::workers::{STAYS, ServingThreadPoolState};
 
 /// The interval at which the load is measured while there are connections.
 const TICK: Duration = Duration::from_millis(100);
@@ -20,7 +20,7 @@ const IDLE_MIN: f64 = 0.5;
 const REST_TICKS: u32 = 10;
 
 /// Monitors the threads of `pool`, and keeps as many of them active as the load needs.
-pub(super) async fn keep(pool: &Arc<WorkerPoolState>) {
+pub(super) async fn keep(pool: &Arc<ServingThreadPoolState>) {
     loop {
         pool.arrival.notified().await;
         let mut balance = WorkerScaler::new(pool);
@@ -33,7 +33,7 @@ pub(super) async fn keep(pool: &Arc<WorkerPoolState>) {
 
 /// The last measurement, with which the next measurement is compared.
 struct WorkerScaler<'p> {
-    pool: &'p WorkerPoolState,
+    pool: &'p ServingThreadPoolState,
     at: Instant,
     busy: Vec<Duration>,
     idle: Option<Duration>,
@@ -41,7 +41,7 @@ struct WorkerScaler<'p> {
 }
 
 impl<'p> WorkerScaler<'p> {
-    fn new(pool: &'p WorkerPoolState) -> Self {
+    fn new(pool: &'p ServingThreadPoolState) -> Self {
         WorkerScaler { pool, at: Instant::now(), busy: pool.busy(), idle: idle_time(), rest: 0 }
     }
 
@@ -99,7 +99,7 @@ impl WorkerLoad {
     }
 }
 
-impl WorkerPoolState {
+impl ServingThreadPoolState {
     fn is_occupied(&self) -> bool {
         self.workers.iter().any(|worker| worker.connections.load(Ordering::Relaxed) > 0)
     }
@@ -148,14 +148,14 @@ pub(super) type ConnectionFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(super) struct MovableConnection {
     /// The connection; `None` after it has moved to another thread.
     connection: Option<ConnectionFuture>,
-    pool: Arc<WorkerPoolState>,
+    pool: Arc<ServingThreadPoolState>,
     at: usize,
     stays: bool,
 }
 
 impl MovableConnection {
     /// Creates a connection's task. The connection must already be counted among the connections of thread `at`.
-    pub(super) fn new(connection: ConnectionFuture, pool: Arc<WorkerPoolState>, at: usize) -> Self {
+    pub(super) fn new(connection: ConnectionFuture, pool: Arc<ServingThreadPoolState>, at: usize) -> Self {
         MovableConnection { connection: Some(connection), pool, at, stays: false }
     }
 }

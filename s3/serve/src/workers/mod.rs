@@ -43,14 +43,14 @@ pub(crate) fn stay() {
 }
 
 /// The serving threads of a gateway. Each thread stops when its sender is dropped.
-pub(crate) struct WorkerPool {
-    pool: Arc<WorkerPoolState>,
+pub(crate) struct ServingThreadPool {
+    pool: Arc<ServingThreadPoolState>,
     threads: Vec<(oneshot::Sender<()>, JoinHandle<()>)>,
 }
 
 /// The state of the threads, which all connections share.
-struct WorkerPoolState {
-    workers: Vec<WorkerThread>,
+struct ServingThreadPoolState {
+    workers: Vec<ServingThread>,
     /// The number of threads that serve connections. These are the first `active` threads.
     active: AtomicUsize,
     /// Notified for each new connection.
@@ -58,25 +58,26 @@ struct WorkerPoolState {
 }
 
 /// One thread, and the counts of its connections and of its surplus connections.
-struct WorkerThread {
+struct ServingThread {
     runtime: Handle,
     connections: AtomicUsize,
     /// The number of this thread's connections that should move to other threads.
     surplus: AtomicUsize,
 }
 
-impl WorkerPool {
+impl ServingThreadPool {
     /// Starts `count` threads. Errors: `Io`.
     pub(crate) fn start(count: usize) -> Result<Self> {
         let (mut workers, mut threads) = (Vec::new(), Vec::new());
         for number in 0..count.max(1) {
             let runtime = new_runtime()?;
             let (connections, surplus) = (AtomicUsize::new(0), AtomicUsize::new(0));
-            workers.push(WorkerThread { runtime: runtime.handle().clone(), connections, surplus });
+            workers.push(ServingThread { runtime: runtime.handle().clone(), connections, surplus });
             threads.push(start_thread(number, runtime)?);
         }
-        let pool = Arc::new(WorkerPoolState { workers, active: AtomicUsize::new(1), arrival: Notify::new() });
-        Ok(WorkerPool { pool, threads })
+        let pool =
+            Arc::new(ServingThreadPoolState { workers, active: AtomicUsize::new(1), arrival: Notify::new() });
+        Ok(ServingThreadPool { pool, threads })
     }
 
     /// Returns the number of threads.
@@ -107,7 +108,7 @@ impl WorkerPool {
     }
 }
 
-impl WorkerPoolState {
+impl ServingThreadPoolState {
     /// Starts a connection on the thread with the fewest connections. `from` is the thread that the connection leaves,
     /// if any.
     fn put(self: &Arc<Self>, connection: balance::ConnectionFuture, from: Option<usize>) {
@@ -198,7 +199,7 @@ mod tests {
         tell_where(ClientSocket::Plain(tokio::net::TcpStream::from_std(socket).unwrap())).await;
     }
 
-    fn clients(workers: &WorkerPool, count: usize) -> Vec<TcpStream> {
+    fn clients(workers: &ServingThreadPool, count: usize) -> Vec<TcpStream> {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let connect = |_| {
             let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -227,7 +228,7 @@ mod tests {
 
     #[test]
     fn connections_go_where_threads_are_at_work() {
-        let workers = WorkerPool::start(3).unwrap();
+        let workers = ServingThreadPool::start(3).unwrap();
         let mut clients = clients(&workers, 6);
         assert_eq!(ask(&mut clients), [0; 6], "one thread is enough at first");
         for _ in 0..3 {
@@ -245,7 +246,7 @@ mod tests {
 
     #[test]
     fn who_cannot_take_his_socket_along_leaves_only_a_full_thread() {
-        let workers = WorkerPool::start(3).unwrap();
+        let workers = ServingThreadPool::start(3).unwrap();
         workers.pool.set_active(3);
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let mut clients: Vec<_> = (0..3)
@@ -284,7 +285,7 @@ mod tests {
             .with_root_certificates(roots)
             .with_no_client_auth();
 
-        let workers = WorkerPool::start(3).unwrap();
+        let workers = ServingThreadPool::start(3).unwrap();
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (accepted, _) = listener.accept().unwrap();

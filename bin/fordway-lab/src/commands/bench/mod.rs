@@ -19,7 +19,7 @@ use fordway_measure::{
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Result, Store};
 use fordway_workload::bench::{
-    LaneResults, MeasuredRounds, MeasurementArgs, RunMetadata, WorkloadPlan, describe,
+    MeasuredLane, MeasuredRounds, MeasurementArgs, RunMetadata, WorkloadPlan, describe,
 };
 use fordway_workload::io500::published::PublishedTable;
 use fordway_workload::report::{beside_published, table};
@@ -138,7 +138,7 @@ fn first_rank(results: Vec<Result<MeasuredRounds>>) -> Result<MeasuredRounds> {
 fn report(
     workload: &WorkloadPlan,
     (run, records): (&RunDocument, &RunRecords),
-    lanes: &[LaneResults],
+    lanes: &[MeasuredLane],
     path: &Path,
     context: &CommandContext,
 ) -> Result<()> {

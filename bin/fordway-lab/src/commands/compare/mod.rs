@@ -12,7 +12,8 @@ use clap::ValueEnum;
 use fordway_command::{CommandContext, CommandExit};
 use fordway_machine::MachineWatch;
 use fordway_measure::{
-    LanePhaseResult, Machine, RowDescription, RunDocument, SCHEMA, SCHEMA_VERSION, bytes_text, table,
+    LanePhaseResult, Machine, RowDescription, RunDocument, RunRecords, SCHEMA, SCHEMA_VERSION, bytes_text,
+    table,
 };
 use fordway_store::{ETagPolicy, Error, ErrorKind, Result};
 use fordway_workload::compare::{
@@ -214,6 +215,7 @@ fn describe(
     summaries.iter_mut().filter(of_services).for_each(forget_waiting);
     let mut warnings = tree.warnings.clone();
     warnings.extend(outcome.failures.iter().map(|failure| format!("failed: {failure}")));
+    warnings.extend(omitted_blocks(&outcome.records));
     let early_end = outcome.early_end.as_ref();
     warnings.extend(early_end.map(|end| end.warning(plan.rounds)));
     warnings.extend(outcome.eviction.and_then(still_warm));
@@ -295,6 +297,12 @@ fn few_files(plan: &ComparePlan, tree: &FileTree) -> Option<String> {
             "{calls} threads for {files} files: at most {files} calls are made at once; measure more files"
         )
     })
+}
+
+/// Returns how many blocks the ratios omit, if there are any, because operations failed in them.
+fn omitted_blocks(records: &RunRecords) -> Option<String> {
+    let (failed, all) = (records.blocks_with_failures().len(), records.blocks.len());
+    (failed > 0).then(|| format!("operations failed in {failed} of {all} blocks, which the ratios omit"))
 }
 
 /// Returns advice if there are fewer than 5 rounds, which are too few for intervals.
@@ -403,6 +411,8 @@ fn remove(place: ScratchDirectory) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use fordway_measure::{BlockRecord, OperationRecord};
+
     use super::*;
 
     #[test]
@@ -416,5 +426,16 @@ mod tests {
         assert!(!path.exists());
         let wrong = scratch_on(dir.path(), Some(Path::new("/does/not/exist"))).err().expect("no such root");
         assert!(wrong.to_string().contains("--root /does/not/exist"), "{wrong}");
+    }
+
+    #[test]
+    fn omitted_blocks_are_counted() {
+        let mut records = RunRecords::default();
+        records.blocks.resize(20, BlockRecord::default());
+        let operation = |block, ok| OperationRecord { block, ok, ..OperationRecord::default() };
+        records.operations = vec![operation(0, true), operation(1, true)];
+        assert_eq!(omitted_blocks(&records), None);
+        records.operations.extend([operation(1, false), operation(1, false), operation(7, false)]);
+        assert!(omitted_blocks(&records).unwrap().starts_with("operations failed in 2 of 20 blocks"));
     }
 }
