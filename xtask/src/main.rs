@@ -4,6 +4,7 @@ mod arrows;
 mod dependencies;
 mod features;
 mod header;
+mod spread;
 mod test;
 
 use std::env;
@@ -15,7 +16,8 @@ use anyhow::{Result, bail};
 const USAGE: &str = "\
 usage: cargo xtask NAME
 
-  arrows           check that crates depend only on allowed crates
+  arrows           check that crates depend only on allowed crates, and that the methods of each type are defined in a
+                   few files
   dependencies     check licences, crates in two versions, and yanked versions; advisories where `cargo audit` is
                    installed; and that the programs and the module for Python select the same features
   header [--check] write the header of the C API, or check that it matches the code
@@ -43,7 +45,7 @@ fn root() -> PathBuf {
 
 fn run(arguments: &[String]) -> Result<()> {
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["arrows"] => arrows::check_workspace(),
+        ["arrows"] => arrows::check_workspace().and_then(|()| spread::check(&root())),
         ["dependencies"] => dependencies::check().and_then(|()| features::check()),
         ["header"] => header::write(&root()),
         ["header", "--check"] => header::check(&root()),

@@ -47,18 +47,16 @@ fn contested_place(
     places.into_iter().zip(owners).find(|(_, owner)| is_contested && *owner == user).map(|(place, _)| place)
 }
 
-impl StoreRootDirectory {
-    /// Checks that no other user can later hide an object at the odd path of `key`. Must be called before an object is
-    /// created there. Cost: usually none; more for a key that has a plain path, in a bucket with the sticky bit.
-    /// Errors: `AccessDenied` if another user could hide the object.
-    pub(crate) fn check_odd_path(&self, bucket: &Bucket, key: &Key) -> Result<()> {
-        if plain(bucket, key).is_none() {
-            return Ok(());
-        }
-        match self.guard(bucket)? {
-            Some(guard) => check_blocked_path(self, bucket, key, guard),
-            None => Ok(()),
-        }
+/// Checks that no other user can later hide an object at the odd path of `key`. Must be called before an object is
+/// created there. Cost: usually none; more for a key that has a plain path, in a bucket with the sticky bit. Errors:
+/// `AccessDenied` if another user could hide the object.
+pub(crate) fn check_odd_path(volume: &StoreRootDirectory, bucket: &Bucket, key: &Key) -> Result<()> {
+    if plain(bucket, key).is_none() {
+        return Ok(());
+    }
+    match volume.guard(bucket)? {
+        Some(guard) => check_blocked_path(volume, bucket, key, guard),
+        None => Ok(()),
     }
 }
 

@@ -33,7 +33,7 @@ use crate::server_clock::is_recent;
 use crate::shared::retry_stale;
 use crate::sidecar::RECORD_BYTES;
 use crate::stage::is_bare;
-use crate::summary::{is_of_one_file, summary_of, summary_of_bare};
+use crate::summary::{is_of_one_file, leads_to_dir, summary_of, summary_of_bare, summary_of_link};
 use crate::walk::WalkPath;
 
 /// The longest total time that a listing waits for writers in its directories and for other nodes' changes.
@@ -695,7 +695,7 @@ impl BucketWalk<'_> {
         let describe = || {
             let described = match is_link {
                 false => inner.summary((self.bucket, self.contents.sharing), (dir, name), place, key)?,
-                true => inner.summary_of_link(self.bucket, (&place(), key), skips_closed, &mut is_refused)?,
+                true => summary_of_link(inner, self.bucket, (&place(), key), skips_closed, &mut is_refused)?,
             };
             is_object = described.is_some();
             Ok(described)
@@ -750,7 +750,7 @@ impl BucketWalk<'_> {
             Ok(stat) if stat.is_dir => EntryKind::Dir,
             Ok(stat) if stat.is_file => EntryKind::File,
             Ok(stat) if !stat.is_link => EntryKind::Other,
-            Ok(_) if self.inner.volume.leads_to_dir(&join(path, name))? => match self.linked {
+            Ok(_) if leads_to_dir(&self.inner.volume, &join(path, name))? => match self.linked {
                 LinkedDirectories::Listed => EntryKind::Dir,
                 LinkedDirectories::Skipped(skipped) => {
                     let above = path.get(self.bucket.as_str().len() + 1..).unwrap_or_default();

@@ -22,6 +22,7 @@ use fordway_sys::{
 };
 
 use crate::area::not_ours;
+use crate::contested::check_odd_path;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, tmp_dir};
@@ -505,7 +506,7 @@ impl StagedFile {
         let place = odd(&self.bucket, key);
         let is_other = place != self.place;
         if is_other {
-            self.inner.volume.check_odd_path(&self.bucket, key)?;
+            check_odd_path(&self.inner.volume, &self.bucket, key)?;
         }
         self.turn_to(&place)?;
         Ok(is_other)

@@ -9,6 +9,7 @@ use fordway_store::{Bucket, Error, ErrorKind, Key, RenameOptions, Result, Versio
 use fordway_sys::{Errno, FileStat, link, look_up_existing, remove_file, rename, rename_new, stat_in};
 use fordway_wire::notification::EventKind;
 
+use crate::contested::check_odd_path;
 use crate::dirs::DirectoryHandle;
 use crate::errors::from_errno;
 use crate::events::{ChangeRecorder, EventFacts, PendingEvent};
@@ -170,7 +171,7 @@ impl ObjectRename<'_> {
         {
             return Ok(false);
         }
-        volume.check_odd_path(self.bucket, self.to)?;
+        check_odd_path(volume, self.bucket, self.to)?;
         self.move_to(source, &odd, contents)
     }
 

@@ -37,60 +37,53 @@ pub(crate) fn summary_of(key: &str, info: ObjectInfo) -> ObjectSummary {
     }
 }
 
-impl StoreRootDirectory {
-    /// Returns whether the symbolic link at `path` leads to a directory beneath the root. Cost: one `openat2`, and the
-    /// cost of the link. Errors: any error that shows neither where the link leads, nor that it cannot be followed.
-    pub(crate) fn leads_to_dir(&self, path: &str) -> Result<bool> {
-        match self.follow(path, OFlags::PATH | OFlags::DIRECTORY) {
-            Ok(_) => Ok(true),
-            Err(errno) if leads_nowhere(errno) || is_closed(errno) => Ok(false),
-            Err(errno) => Err(from_errno(errno, "following a symbolic link")),
-        }
-    }
-
-    /// Opens the target of the symbolic link at `path`. Looks every name up again if another node has removed a
-    /// directory on the way.
-    fn follow(&self, path: &str, flags: OFlags) -> Result<File, Errno> {
-        let open = || self.root.open_beneath(path, flags, Mode::empty());
-        match open() {
-            Err(Errno::STALE) => {
-                self.refresh_dirs(split(path).0);
-                open()
-            }
-            opened => opened,
-        }
+/// Returns whether the symbolic link at `path` leads to a directory beneath the root. Cost: one `openat2`, and the cost
+/// of the link. Errors: any error that shows neither where the link leads, nor that it cannot be followed.
+pub(crate) fn leads_to_dir(volume: &StoreRootDirectory, path: &str) -> Result<bool> {
+    match follow(volume, path, OFlags::PATH | OFlags::DIRECTORY) {
+        Ok(_) => Ok(true),
+        Err(errno) if leads_nowhere(errno) || is_closed(errno) => Ok(false),
+        Err(errno) => Err(from_errno(errno, "following a symbolic link")),
     }
 }
 
-impl PosixStoreState {
-    /// Returns the listing entry of the file to which the symbolic link at `place` leads, or `None` if it leads to no
-    /// object. Sets `is_refused` if the link cannot be followed. A file that the caller is not permitted to open, or
-    /// whose record cannot be decoded, is described as if it had no record. Errors: `AccessDenied` if the caller is not
-    /// permitted to reach the file, unless `skips_closed` is set or the bucket has the sticky bit; all other errors.
-    pub(crate) fn summary_of_link(
-        &self,
-        bucket: &Bucket,
-        (place, key): (&ObjectPath, &str),
-        skips_closed: bool,
-        is_refused: &mut bool,
-    ) -> Result<Option<ObjectSummary>> {
-        let error = match self.summary_by_open(bucket, place, key) {
-            Err(error) if is_of_one_file(error.kind()) => error,
-            done => return done,
-        };
-        match self.volume.follow(&place.path(), OFlags::PATH).and_then(stat) {
-            Ok(stat) => Ok(stat.is_file.then(|| summary_of_bare(key, &stat))),
-            Err(errno) if leads_nowhere(errno) || is_closed(errno) => {
-                *is_refused = true;
-                let is_skipped = leads_nowhere(errno) || skips_closed || self.is_sticky(bucket)?;
-                if is_skipped { Ok(None) } else { Err(error) }
-            }
-            Err(errno) => Err(from_errno(errno, "following a symbolic link")),
+/// Opens the target of the symbolic link at `path`. Looks every name up again if another node has removed a directory
+/// on the way.
+fn follow(volume: &StoreRootDirectory, path: &str, flags: OFlags) -> Result<File, Errno> {
+    let open = || volume.root.open_beneath(path, flags, Mode::empty());
+    match open() {
+        Err(Errno::STALE) => {
+            volume.refresh_dirs(split(path).0);
+            open()
         }
+        opened => opened,
     }
+}
 
-    fn is_sticky(&self, bucket: &Bucket) -> Result<bool> {
-        Ok(self.volume.guard_now(bucket)?.is_some())
+/// Returns the listing entry of the file to which the symbolic link at `place` leads, or `None` if it leads to no
+/// object. Sets `is_refused` if the link cannot be followed. A file that the caller is not permitted to open, or whose
+/// record cannot be decoded, is described as if it had no record. Errors: `AccessDenied` if the caller is not permitted
+/// to reach the file, unless `skips_closed` is set or the bucket has the sticky bit; all other errors.
+pub(crate) fn summary_of_link(
+    store: &PosixStoreState,
+    bucket: &Bucket,
+    (place, key): (&ObjectPath, &str),
+    skips_closed: bool,
+    is_refused: &mut bool,
+) -> Result<Option<ObjectSummary>> {
+    let error = match store.summary_by_open(bucket, place, key) {
+        Err(error) if is_of_one_file(error.kind()) => error,
+        done => return done,
+    };
+    match follow(&store.volume, &place.path(), OFlags::PATH).and_then(stat) {
+        Ok(stat) => Ok(stat.is_file.then(|| summary_of_bare(key, &stat))),
+        Err(errno) if leads_nowhere(errno) || is_closed(errno) => {
+            *is_refused = true;
+            let is_sticky = || store.volume.guard_now(bucket).map(|guard| guard.is_some());
+            let is_skipped = leads_nowhere(errno) || skips_closed || is_sticky()?;
+            if is_skipped { Ok(None) } else { Err(error) }
+        }
+        Err(errno) => Err(from_errno(errno, "following a symbolic link")),
     }
 }
 

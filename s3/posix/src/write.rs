@@ -15,6 +15,7 @@ use fordway_sys::{Errno, FileStat, Mode, copy_range, next_data, set_xattr, stat_
 use fordway_wire::notification::EventKind;
 
 use crate::PosixStoreState;
+use crate::contested::check_odd_path;
 use crate::errors::from_errno;
 use crate::events::{ChangeRecorder, EventFacts};
 use crate::layout::{ATTRIBUTE, meta_dir, odd, plain};
@@ -119,7 +120,7 @@ impl PosixStoreState {
                 return staged;
             }
         }
-        self.volume.check_odd_path(bucket, key)?;
+        check_odd_path(&self.volume, bucket, key)?;
         StagedFile::with_mode(self, bucket, odd(bucket, key), false, mode)
     }
 

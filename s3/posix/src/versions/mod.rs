@@ -35,6 +35,7 @@ use self::lookup::VersionNameMatches;
 use self::names::{NoncurrentVersionName, archived_place, new_version, now_ns, order_in};
 use self::owners::{VersionOwners, owner_and_caller};
 use crate::PosixStoreState;
+use crate::contested::check_odd_path;
 use crate::dirs::DirectoryHandle;
 use crate::errors::{from_errno, on_another_mount};
 use crate::layout::{ObjectPath, odd, plain, split, versions_dir, versions_of};
@@ -244,7 +245,7 @@ impl KeyVersions<'_> {
         let plain = plain(self.bucket, self.key).map(|place| (place, false));
         for (place, is_odd) in plain.into_iter().chain([(odd(self.bucket, self.key), true)]) {
             if is_odd {
-                self.volume.check_odd_path(self.bucket, self.key)?;
+                check_odd_path(self.volume, self.bucket, self.key)?;
             }
             match self.put_in_place(&place, |to| link(&from, &name, to, &place.name)) {
                 // A POSIX program, or another writer that needs no lock, has just created a newer version.
