@@ -9,7 +9,7 @@
 
 use std::borrow::Cow;
 use std::ffi::CStr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{AtFlags, FileType, RawDir};
 use rustix::io::{Errno, Result};
@@ -50,8 +50,8 @@ pub struct DirEntry {
 /// Calls `visit` for every entry of `dir` except `.` and `..`, in the file system's order, starting at the current
 /// position of `dir`. If the directory is removed during the iteration, the iteration ends there. Cost: one
 /// `getdents64` for about a thousand entries.
-pub fn read_dir(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
-    read_entries(dir, visit, || false).map(drop)
+pub fn read_dir(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
+    read_entries(dir.as_fd(), &mut visit, &|| false).map(drop)
 }
 
 /// Reads entries like [`read_dir`]. Returns whether the entries are a snapshot, which they are if one `getdents64` had
@@ -59,8 +59,8 @@ pub fn read_dir(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<(
 /// [`keeps_entries_in_place`]).
 ///
 /// [`keeps_entries_in_place`]: crate::keeps_entries_in_place
-pub fn read_dir_in_steps(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<bool> {
-    read_entries(dir, visit, || false)
+pub fn read_dir_in_steps(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Result<bool> {
+    read_entries(dir.as_fd(), &mut visit, &|| false)
 }
 
 /// Sets the position of the directory `dir` to its start. Cost: one `lseek`.
@@ -72,8 +72,8 @@ pub fn rewind(dir: impl AsFd) -> Result<()> {
 /// Reads entries like [`read_dir`]. Errors: as for [`read_dir`], and `AGAIN` within
 /// [`without_scanning`](crate::without_scanning) if the entries of `dir` need more than one `getdents64`. `visit` has
 /// then been called for the entries that the first `getdents64` returned.
-pub fn read_dir_briefly(dir: impl AsFd, visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
-    read_entries(dir, visit, would_scan).map(drop)
+pub fn read_dir_briefly(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -> Result<()> {
+    read_entries(dir.as_fd(), &mut visit, &would_scan).map(drop)
 }
 
 /// Calls `visit` for the entries that one `getdents64` returns, about a thousand. Otherwise like [`read_dir`].
@@ -101,9 +101,9 @@ pub fn read_dir_start(dir: impl AsFd, mut visit: impl FnMut(&[u8], EntryKind)) -
 /// each time a `getdents64` after the first one returns entries. Errors: as for [`read_dir`], and `AGAIN` if `is_long`
 /// returns true.
 fn read_entries(
-    dir: impl AsFd,
-    mut visit: impl FnMut(&[u8], EntryKind),
-    is_long: impl Fn() -> bool,
+    dir: BorrowedFd<'_>,
+    visit: &mut dyn FnMut(&[u8], EntryKind),
+    is_long: &dyn Fn() -> bool,
 ) -> Result<bool> {
     let mut buffer = Vec::with_capacity(BUFFER_BYTES);
     let mut entries = RawDir::new(dir, buffer.spare_capacity_mut());

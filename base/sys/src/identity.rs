@@ -86,6 +86,14 @@ impl ImpersonatedUser {
     /// so that no thread acts as the wrong user. Errors: `PERM` unless the process may change its user IDs (root);
     /// `work` is then not called. Cost: 12 system calls that access no files, 6 µs on a virtual machine.
     pub fn play<T>(&self, work: impl FnOnce() -> T) -> Result<T> {
+        let back = self.enter()?;
+        let done = work();
+        drop(back);
+        Ok(done)
+    }
+
+    /// Adopts the user's credentials until the guard is dropped.
+    fn enter(&self) -> Result<CredentialGuard<'_>> {
         let before = PLAYED.replace(Some((self.role.clone(), self.own.clone())));
         let is_nested = before.is_some();
         let back = CredentialGuard { own: &self.own, before };
@@ -93,9 +101,7 @@ impl ImpersonatedUser {
             self.own.come_back()?;
         }
         self.role.enter()?;
-        let done = work();
-        drop(back);
-        Ok(done)
+        Ok(back)
     }
 }
 

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use crate::access::RequestNetworkOrigin;
 use crate::aws_chunked::{ending_whole, take_upload};
+use crate::blocking::run_blocking;
 use crate::content::{BodyExtension, MultipartContent};
 use crate::domains::BucketDomains;
 use crate::error_facts::RequestFacts;
@@ -314,7 +315,7 @@ async fn run_within<T: Send + 'static>(
         let _held = permit;
         work()
     };
-    tokio::task::spawn_blocking(work).await.ok()
+    run_blocking(work).await.ok()
 }
 
 impl CorsRequest {

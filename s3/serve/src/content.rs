@@ -15,6 +15,7 @@ use fordway_sys::{Errno, read_cached};
 use fordway_wire::byteranges::ByterangesFraming;
 
 use crate::answer::PreparedBody;
+use crate::blocking::run_blocking;
 use crate::buffers::{BufferChunk, CHUNK_BYTES, lend_buffer, take_buffer};
 use crate::file_server::{FileServerRegion, NetworkFileServer};
 
@@ -290,7 +291,7 @@ pub(crate) async fn read_elsewhere(file: &File, offset: u64, len: usize) -> io::
 async fn elsewhere<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| Err(io::Error::other(ended)))
+    run_blocking(work).await.unwrap_or_else(|ended| Err(io::Error::other(ended)))
 }
 
 /// A body that is stored as an extension of its response. The extension can contain an open file, which the transport

@@ -21,6 +21,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::blocking::on_threads_of;
 use crate::buffers::BufferChunk;
 use crate::workers::{READERS_MAX, no_thread};
 
@@ -99,7 +100,7 @@ impl NetworkFileServer {
     ) -> Result<T, Error> {
         let own = self.while_responding(self.share.clone().acquire_owned()).await?;
         let room = self.while_responding(self.threads.room.clone().acquire_owned()).await?;
-        let working = self.threads.pool.spawn_blocking(move || {
+        let working = on_threads_of(self.threads.pool.handle(), move || {
             let _held = (own, room);
             work()
         });
@@ -134,7 +135,7 @@ impl NetworkFileServer {
     /// Drops `value` on another thread, because the drop may have to wait for this server. For example, closing a file
     /// may flush its remaining data.
     fn drop_apart<T: Send + 'static>(&self, value: T) {
-        self.threads.pool.spawn_blocking(move || drop(value));
+        drop(on_threads_of(self.threads.pool.handle(), move || drop(value)));
     }
 
     /// Returns whether the server responds. The result is false if a check has been pending for [`SILENCE_MAX`] or

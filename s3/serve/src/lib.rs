@@ -33,6 +33,7 @@
 mod access;
 mod answer;
 mod aws_chunked;
+mod blocking;
 mod buffers;
 mod connection;
 mod content;

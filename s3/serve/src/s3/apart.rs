@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use fordway_store::{CommitFailure, Error, ErrorKind, ExpectedContent, PutResult, Store, Writer};
 use fordway_sys::{with_lock_patience, without_scanning};
 
+use crate::blocking::run_blocking;
 use crate::file_server::NetworkFileServer;
 use crate::s3::error::OperationResult;
 use crate::users::User;
@@ -59,7 +60,7 @@ pub(super) async fn here_unless_remote<T: Send + 'static>(
 async fn on_its_own<T: Send + 'static>(
     work: impl FnOnce() -> OperationResult<T> + Send + 'static,
 ) -> OperationResult<T> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|ended| {
+    run_blocking(work).await.unwrap_or_else(|ended| {
         Err(Error::new(ErrorKind::Internal, "work for a request ended early").caused_by(ended).into())
     })
 }

@@ -22,6 +22,7 @@ use fordway_sys::{PeerCredentials, user_id};
 use tokio::sync::Semaphore;
 
 use crate::AccessKeyPair;
+use crate::blocking::run_blocking;
 use crate::file_server::NetworkFileServer;
 use crate::http1::SignatureVerifier;
 use crate::limits::{UserLimitOverrides, UserLimits, UserResourceUsage};
@@ -256,7 +257,7 @@ impl Role {
         }
         let role = self.clone();
         // The store is opened on a thread that may block, because opening the directory may wait for a file server.
-        let store = tokio::task::spawn_blocking(move || {
+        let store = run_blocking(move || {
             ConfinedStore::open(&role.claimed.entry.clone().acting_as(Some(ids)), &role.claimed.open)
         });
         let store = store.await.ok()?.inspect_err(|error| tracing::error!(%error, role = self.user.name));
