@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,17 @@ def test_one_round_yields_neither_intervals_nor_a_choice(
     assert drawn.exists()
     assert cli.main(["advise", "--machine", str(run), *words[:4]]) == 0
     assert "cannot tell between posix, http: one round" in capsys.readouterr().out
+
+
+def test_the_same_run_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lanes = {"posix": Lane(10, noise=0.1), "http": Lane(90, noise=0.1)}
+    run = write_machine(tmp_path / "x.run", lanes, rounds=1)
+    copied, linked = tmp_path / "copy.run", tmp_path / "latest.run"
+    shutil.copytree(run, copied)
+    linked.symlink_to(run)
+    for other in (run, copied, linked):
+        said = refused(capsys, "advise", "--machine", str(run), str(other), "--sizes", "4KiBx10")
+        assert "the same measurements" in said
 
 
 def test_a_single_slow_operation_does_not_make_an_interval_endless(

@@ -176,3 +176,21 @@ def test_times_in_a_unit_too_small_are_doubted(tmp_path: Path, capsys: pytest.Ca
     assert any("not in their stated unit" in each for each in found["warnings"])
     right = model(capsys, "fit", write(tmp_path / "b.csv", data.by_size()), "--model", "linear")
     assert not any("not in their stated unit" in each for each in right["warnings"])
+
+
+def test_the_same_file_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    table = write(tmp_path / "a.csv", data.by_size())
+    copied = write(tmp_path / "b.csv", data.by_size())
+    for other in (table, copied):
+        assert "the same measurements" in refused(capsys, "fit", table, other, "--model", "linear")
+    other = write(tmp_path / "c.csv", data.by_size(seed=2))
+    assert model(capsys, "fit", table, other, "--model", "linear")["rows"] == 2 * len(data.SIZES)
+
+
+def test_copied_rows_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = data.by_size()
+    table = write(tmp_path / "a.csv", pd.concat([rows] * 3))
+    found = model(capsys, "fit", table, "--model", "linear")
+    assert any("exactly the values of another row" in each for each in found["warnings"])
+    once = model(capsys, "fit", write(tmp_path / "b.csv", rows), "--model", "linear")
+    assert not any("exactly the values" in each for each in once["warnings"])

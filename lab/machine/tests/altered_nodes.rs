@@ -323,3 +323,20 @@ fn the_active_port_of_a_device_counts() {
     holds(&files, "partition", Costs, "a limited member of 0x7fff only");
     holds(&files[..1], "rdma", Costs, "port 1 is \"1: DOWN\", and no other port is active");
 }
+
+/// Text that names no device is no limit.
+#[test]
+fn limits_on_disk_traffic_name_a_device() {
+    for (text, verdict) in [
+        ("", CannotSee),
+        ("8:0 rbps=1048576 wbps=max riops=max wiops=max\n", Costs),
+        ("259:0 rbps=max wbps=max riops=120 wiops=max\n8:0 rbps=1 wbps=1 riops=1 wiops=1\n", Costs),
+        ("0-18446744073709551615\n", CannotSee),
+        ("9223372036854775807 9223372036854775807\n", CannotSee),
+        ("8:0\n", CannotSee),
+        ("8:0 rbps=fast\n", CannotSee),
+    ] {
+        let finding = AlteredNode::new(&[(&format!("{JOB}/io.max"), text)]).finding("io-limit");
+        assert_eq!(finding.verdict, verdict, "{text:?}: {finding:?}");
+    }
+}

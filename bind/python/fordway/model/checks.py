@@ -40,6 +40,9 @@ the counter is not used.
 SENTENCES_MAX = 5
 """Maximum number of rows that a message names individually. One mistake often affects all rows."""
 
+COPIES_MAX = 0.1
+"""Share of the rows that may have exactly the values of another row. Rounded times are sometimes equal."""
+
 COUNTED = ("cycles", "reference_cycles", "evicted_bytes", "clock_mhz", "mhz")
 
 CALIBRATION_US = 10e6
@@ -78,6 +81,7 @@ def checked(points: Points, load: LoadProperties, *, skip_bad: bool) -> Points:
                 sentences.append(f"{points.rows['source'].iat[at]}: {problem}")
     _warn_long(points)
     _warn_idle(points)
+    _warn_copied(points)
     if not sentences:
         return _without_gaps(points)
     if not skip_bad or bad.all():
@@ -329,4 +333,14 @@ def _warn_idle(points: Points) -> None:
         points.notes.append(
             "no row had even 1 % of its connections at work (rate x time): the requested rate was low, or "
             "the times are not in their stated unit"
+        )
+
+
+def _warn_copied(points: Points) -> None:
+    """Adds a note if many rows have the same measurements as another row."""
+    copies = int(points.rows.drop(columns="source").duplicated().sum())
+    if copies > COPIES_MAX * len(points):
+        points.notes.append(
+            f"{copies} of {len(points)} rows have exactly the values of another row; if they are copies, the "
+            "standard errors are too small, because each copy counts as a measurement"
         )

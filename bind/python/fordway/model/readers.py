@@ -1,5 +1,7 @@
 """Readers for all supported files of measurements. The content determines the format, not the file name."""
 
+import contextlib
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +27,7 @@ class Choice:
 
 def read(paths: Sequence[Path], choice: Choice) -> Points:
     """Returns the measurements in `paths`, in order. Raises `MeasurementError`."""
+    refuse_repeated(paths)
     server = list(choice.server)
     parts = []
     for path in paths:
@@ -36,6 +39,33 @@ def read(paths: Sequence[Path], choice: Choice) -> Points:
             f"{server[0]} is left over: give one file of server counters for each output of a load generator"
         )
     return joined(parts)
+
+
+def refuse_repeated(paths: Sequence[Path]) -> None:
+    """Raises `MeasurementError` if two of `paths` are the same measurements, even under different names.
+    Counting measurements twice would make them appear more certain than they are.
+    """
+    known: dict[bytes, Path] = {}
+    for path in paths:
+        # Files that cannot be read are refused later, with the reason.
+        with contextlib.suppress(OSError):
+            digest = _digest(path)
+            if digest in known:
+                raise MeasurementError(
+                    f"{path} has the same measurements as {known[digest]}: give each file once"
+                )
+            known[digest] = path
+
+
+def _digest(path: Path) -> bytes:
+    """Returns a digest of a file, or of the description and the operations of a run."""
+    names = ("run.json", "operations.arrow")
+    files = [path / name for name in names if (path / name).exists()] if path.is_dir() else [path]
+    digest = hashlib.sha256()
+    for each in files:
+        with each.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.digest()
 
 
 def text_of(path: Path) -> str:

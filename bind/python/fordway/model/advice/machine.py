@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from fordway.model.points import MeasurementError
+from fordway.model.readers import refuse_repeated
 from fordway.report import runfile, shape
 
 OPERATION_COLUMNS = ["lane", "phase", "round", "block", "duration_ns", "bytes", "ok"]
@@ -73,6 +74,7 @@ class Machine:
 
 def read(paths: list[Path]) -> Machine:
     """Returns the machine measured by the runs in `paths`. Raises `MeasurementError` if they are unusable."""
+    refuse_repeated(paths)
     infos, parts, notes = [], [], []
     for number, path in enumerate(paths):
         try:

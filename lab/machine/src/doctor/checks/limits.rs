@@ -262,6 +262,11 @@ pub(super) fn io(tree: &SystemTree) -> DoctorCheckResult {
     let names = ["blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device"];
     let mut texts = group.texts(tree, "io.max");
     texts.extend(old.iter().flat_map(|old| names.map(|name| old.texts(tree, name))).flatten());
+    for (path, text) in &texts {
+        if let Some(unknown) = text.lines().find(|line| !is_device_limit(line)) {
+            return Err(UnreadableFile::unknown(path, unknown));
+        }
+    }
     let limits: Vec<_> =
         texts.iter().map(|(_, text)| text.as_str()).filter(|text| !text.is_empty()).collect();
     Ok(match limits.first() {
@@ -277,6 +282,17 @@ pub(super) fn io(tree: &SystemTree) -> DoctorCheckResult {
             "have the limit raised for jobs that do much I/O",
         ),
     })
+}
+
+/// Returns whether the line is a device and its limits, such as `8:0 rbps=1048576 wbps=max` in version 2 or
+/// `8:0 1048576` in version 1.
+fn is_device_limit(line: &str) -> bool {
+    let mut words = line.split(' ');
+    let is_number = |text: &str| text.parse::<u64>().is_ok();
+    let device = words.next().and_then(|device| device.split_once(':'));
+    let is_device = device.is_some_and(|(major, minor)| is_number(major) && is_number(minor));
+    let mut limits = words.map(|word| word.split_once('=').map_or(word, |(_, value)| value)).peekable();
+    is_device && limits.peek().is_some() && limits.all(|value| value == "max" || is_number(value))
 }
 
 const OWN: &str = "proc/self/cgroup";
