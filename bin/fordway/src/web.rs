@@ -764,7 +764,7 @@ mod tests {
         }
     }
 
-    /// Somebody else has removed the part file, and another copy has started.
+    /// Another process has removed the part file, and another copy has started.
     #[test]
     fn a_part_file_that_was_replaced_is_not_published() {
         let (dir, context) = (tempfile::tempdir().unwrap(), context());

@@ -175,8 +175,8 @@ fn connections_for_which_there_are_no_descriptors_are_refused() {
     assert!(refused.contains("no file descriptor left"), "{refused}");
 }
 
-/// With its response to a put, the gateway passes a file for the next put. A process that cannot have another
-/// descriptor drops this file, and the put succeeds.
+/// With its response to a put, the gateway passes an open file descriptor for the next put. A process that cannot have
+/// another descriptor drops it, and the put succeeds.
 #[test]
 fn a_put_does_not_fail_because_the_next_puts_file_cannot_be_received() {
     const CHILD: &str = "FORDWAY_TEST_FEW_FILES_IN";

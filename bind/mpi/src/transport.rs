@@ -8,7 +8,7 @@ use clap::Args;
 use fordway_measure::{Machine, RowDescription, RunClock, transfer_table};
 use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::options::ForceArgs;
-use fordway_workload::summary::RunHeader;
+use fordway_workload::summary::RunFileHeader;
 use fordway_workload::transport::{
     LinkTransport, MessageLink, MessageTransport, MpiJobHello, MpiJobProcess, TransportMessageArgs, answer,
     describe, follow, run,
@@ -118,7 +118,7 @@ fn by_itself(
     // The other rank waits here, even if this rank has failed.
     let conditions = watch.map_or(Ok(None), |watch| watch.conditions(team))?;
     let (plan, outcome) = measured?;
-    let header = RunHeader {
+    let header = RunFileHeader {
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),

@@ -6,7 +6,7 @@
 `ObjectDataset` lists its keys once, and then gives access to any object by its number, as shuffling needs.
 `ObjectIterableDataset` reads the objects in the order of their keys, and lists them as it reads.
 `transform(key, content)` runs in the worker; the content is `bytes`. Empty objects whose keys end with a
-slash (markers of directories) are not items. Needs PyTorch.
+slash (directory markers) are not items of the dataset. Needs PyTorch.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class ZarrStore(Store):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Iterates over the keys that begin with `prefix`, in byte order, without markers of directories."""
+        """Iterates over the keys that begin with `prefix`, in byte order, without directory markers."""
         async for key in self._keys(prefix):
             if key and not key.endswith("/"):
                 yield key

@@ -281,7 +281,7 @@ pub enum BodyFraming {
     Chunked(ChunkDecoderState),
     /// The body ends when the connection ends.
     UntilClose,
-    /// The connection marks the end of the body (HTTP/2).
+    /// The `END_STREAM` flag marks the end of the body (HTTP/2).
     UntilMark,
 }
 

@@ -76,7 +76,7 @@ pub fn own_cpu_ns() -> u64 {
 fn observer_cpu_ns() -> u64 {
     match OBSERVER.load(Ordering::Relaxed) {
         0 => 0,
-        // In a child process, the observer is a thread of another process, which has no clock here.
+        // In a child process, the observer is a thread of another process, so its CPU clock cannot be read here.
         thread => fordway_sys::cpu_ns_of_thread(thread).unwrap_or_default(),
     }
 }

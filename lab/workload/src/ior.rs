@@ -49,7 +49,8 @@ pub struct IorPlan {
     /// Read the data that the next rank wrote, so that no rank reads its own cached data
     #[arg(long, short = 'C')]
     pub reorder: bool,
-    /// After this many seconds, each rank stops as soon as it has written as much as the fastest rank
+    /// After this many seconds, each rank stops as soon as it has written as much as the fastest rank had
+    /// written by then
     #[arg(long, short = 'D', value_name = "SECONDS")]
     pub stonewall: Option<u64>,
     /// How a file is stored on S3

@@ -35,9 +35,13 @@ pub fn check(dir: &Path) -> Result<()> {
             ErrorKind::Io => ErrorKind::InvalidArgument,
             kind => kind,
         };
-        let why =
-            format!("the run cannot be written to {}; choose another directory with --out", dir.display());
-        Error::new(kind, why).caused_by(error)
+        // The error is text here and not the cause, because a missing file as the cause would mean that an input is
+        // missing.
+        let dir = dir.display();
+        Error::new(
+            kind,
+            format!("the run cannot be written to {dir}: {error}; choose another directory with --out"),
+        )
     })
 }
 
@@ -82,5 +86,6 @@ mod tests {
         // Every write to this file system fails.
         let error = check(Path::new("/proc/x.run")).expect_err("nothing can be created there");
         assert!(error.to_string().contains("/proc/x.run"), "{error}");
+        assert!(std::error::Error::source(&error).is_none(), "{error}");
     }
 }

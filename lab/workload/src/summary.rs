@@ -16,7 +16,7 @@ const BUSY: f64 = 0.9;
 const IDLE: f64 = 0.5;
 
 /// The parts of a run file other than its results.
-pub struct RunHeader {
+pub struct RunFileHeader {
     /// The machine, described before the work started.
     pub machine: Machine,
     /// The start time of the run, RFC 3339.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use fordway_measure::{LanePhaseResult, Machine, RowDescription, RunDocument};
 use fordway_store::Objects as _;
 use fordway_store::{Bucket, ETagPolicy, ErrorKind, MemoryStore, PutOptions};
-use fordway_workload::summary::RunHeader;
+use fordway_workload::summary::RunFileHeader;
 use fordway_workload::transport::{
     LinkTransport, MessageBlockResult, MessageBlockTask, MessageExchangePattern, MessageTransport,
     MpiJobHello, MpiJobProcess, ObjectTransport, RemoteTransport, TcpLink, TransportPlan, TransportProgress,
@@ -59,7 +59,7 @@ fn plan() -> TransportPlan {
 fn measured(mut transports: Vec<Box<dyn MessageTransport>>) -> (RunDocument, usize, usize) {
     let lanes = transports.iter().map(|transport| transport.lane().clone()).collect();
     let outcome = run(&plan(), &mut transports, &AtomicBool::new(false), &mut |_| ()).unwrap();
-    let header = RunHeader {
+    let header = RunFileHeader {
         machine: Machine { cpus: 2, ..Machine::default() },
         started: String::new(),
         elapsed: Duration::ZERO,

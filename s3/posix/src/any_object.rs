@@ -10,7 +10,7 @@ use fordway_store::{Bucket, MAX_KEY_BYTES};
 use fordway_sys::{EntryKind, FileSystemSharing, name_to_text, read_dir_start};
 
 use crate::layout::{is_never_an_object, join};
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 
 /// The maximum number of directories in which an object is looked for. Most directories contain a file, or lead to one
 /// after a few levels.
@@ -29,7 +29,7 @@ struct FirstEntries {
 /// be at its start. Cost: one `getdents64`; if the first entries are not files, a few calls for each of up to
 /// [`DIRECTORIES_MAX`] subdirectories.
 pub(crate) fn any_object(
-    volume: &StoreRootDirectory,
+    volume: &StoreDirectoryTree,
     bucket: (&Bucket, FileSystemSharing),
     at: &str,
     dir: &File,
@@ -39,7 +39,7 @@ pub(crate) fn any_object(
 }
 
 fn any_object_below(
-    volume: &StoreRootDirectory,
+    volume: &StoreDirectoryTree,
     (bucket, sharing): (&Bucket, FileSystemSharing),
     (at, dir): (&str, &File),
     directories: &mut usize,

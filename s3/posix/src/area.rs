@@ -26,7 +26,7 @@ use crate::layout::{
     LOCKS, ObjectPath, is_events_dir, is_hidden_name, is_tmp_dir, is_upload_dir, private_dir, tmp_dir,
 };
 use crate::stage::{HiddenName, MAX_RACES, give_way, hidden_name};
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 
 /// The sticky bit: in a directory that has this bit, users may remove only their own files.
 const STICKY: u32 = 0o1000;
@@ -405,7 +405,7 @@ pub(crate) fn remove_staged(dir: &impl AsFd, name: &str) -> Result<(), Errno> {
     }
 }
 
-impl StoreRootDirectory {
+impl StoreDirectoryTree {
     /// Returns the metadata of the bucket's directory.
     fn bucket_state(&self, bucket: &Bucket) -> Result<FileStat, Errno> {
         self.open_dir(bucket.as_str()).and_then(stat)
@@ -523,7 +523,7 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Returns what [`StoreRootDirectory::guard`] returns, but does not require the private area to exist.
+    /// Returns what [`StoreDirectoryTree::guard`] returns, but does not require the private area to exist.
     pub(crate) fn guard_now(&self, bucket: &Bucket) -> Result<Option<TrustedOwner>> {
         Ok(TrustedOwner::of(&self.state_of(bucket)?))
     }
@@ -535,7 +535,7 @@ impl StoreRootDirectory {
     }
 
     /// Returns whether the caller owns the bucket and root or the caller owns its private directory, and no other user
-    /// may rename files there. As [`StoreRootDirectory::is_callers`], the result is right for every caller.
+    /// may rename files there. As [`StoreDirectoryTree::is_callers`], the result is right for every caller.
     #[cold]
     pub(crate) fn is_callers_alone(&self, bucket: &Bucket, of: &FileStat) -> bool {
         let is_private_safe = || {

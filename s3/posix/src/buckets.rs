@@ -87,7 +87,11 @@ impl PosixStoreState {
     }
 
     pub(crate) fn create_bucket(&self, bucket: &Bucket) -> Result<()> {
-        bucket.for_creation()?;
+        if let Err(refused) = bucket.for_creation() {
+            // An existing directory is a bucket even if its name is not allowed for a new bucket.
+            let is_bucket = self.head_bucket(bucket).is_ok();
+            return Err(if is_bucket { self.why_taken(bucket).into() } else { refused });
+        }
         match make_dir(self.volume.root.dir(), bucket.as_str(), Mode::from_raw_mode(0o777)) {
             Ok(true) => self.sync_root(),
             Ok(false) => Err(self.why_taken(bucket).into()),

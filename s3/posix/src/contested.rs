@@ -10,13 +10,13 @@ use fordway_sys::{file_user, stat_in};
 use crate::area::TrustedOwner;
 use crate::layout::{ObjectPath, odd, plain, split};
 use crate::private::PrivateDirectoryContents;
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 
 /// Returns the path of the caller's file if the key's two files belong to different users. Returns `None` for the
 /// bucket's owner and root, who may change both files. Cost: none, unless the bucket has odd keys and the sticky bit.
 #[inline]
 pub(crate) fn callers_place(
-    volume: &StoreRootDirectory,
+    volume: &StoreDirectoryTree,
     bucket: &Bucket,
     key: &Key,
     contents: PrivateDirectoryContents,
@@ -32,7 +32,7 @@ pub(crate) fn callers_place(
 /// Returns the path of the file of `user` if the key's two files belong to different users. Cost: two `newfstatat`.
 #[cold]
 fn contested_place(
-    volume: &StoreRootDirectory,
+    volume: &StoreDirectoryTree,
     bucket: &Bucket,
     key: &Key,
     user: u32,
@@ -50,7 +50,7 @@ fn contested_place(
 /// Checks that no other user can later hide an object at the odd path of `key`. Must be called before an object is
 /// created there. Cost: usually none; more for a key that has a plain path, in a bucket with the sticky bit. Errors:
 /// `AccessDenied` if another user could hide the object.
-pub(crate) fn check_odd_path(volume: &StoreRootDirectory, bucket: &Bucket, key: &Key) -> Result<()> {
+pub(crate) fn check_odd_path(volume: &StoreDirectoryTree, bucket: &Bucket, key: &Key) -> Result<()> {
     if plain(bucket, key).is_none() {
         return Ok(());
     }
@@ -65,7 +65,7 @@ pub(crate) fn check_odd_path(volume: &StoreRootDirectory, bucket: &Bucket, key: 
 /// file or a directory at the plain path, or above it.
 #[cold]
 fn check_blocked_path(
-    volume: &StoreRootDirectory,
+    volume: &StoreDirectoryTree,
     bucket: &Bucket,
     key: &Key,
     guard: TrustedOwner,

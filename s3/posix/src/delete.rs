@@ -117,7 +117,7 @@ impl PosixStoreState {
     }
 
     /// Removes the key's file as [`PosixStoreState::remove`] does, but keeps a hidden file at the key's odd path that
-    /// the plain file must not replace ([`StoreRootDirectory::may_replace_odd`]). The caller has examined only the
+    /// the plain file must not replace ([`StoreDirectoryTree::may_replace_odd`]). The caller has examined only the
     /// plain file.
     pub(crate) fn remove_seen(
         &self,

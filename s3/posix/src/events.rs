@@ -31,7 +31,7 @@ use crate::private::PrivateDirectoryContents;
 use crate::record::ObjectRecord;
 use crate::stage::{SETTING_MODE, StagedFile, hidden_name};
 use crate::versions::names::{now_ns, order_in};
-use crate::volume::{EVENTS_ADVICE, StoreRootDirectory};
+use crate::volume::{EVENTS_ADVICE, StoreDirectoryTree};
 use crate::{Durability, PosixStoreState};
 
 /// The kind of bucket document that contains the notification rules.
@@ -91,7 +91,7 @@ pub(crate) struct PendingEvent {
     kind: EventKind,
     key: Key,
     webhook: String,
-    /// The owner's mark, which the record needs where other users may rename it.
+    /// The owner's mark, which the record needs in a bucket where other users may rename its file.
     mark: Option<OwnerMark<'static>>,
     /// The time at which `staged` was created.
     prepared: Instant,
@@ -211,7 +211,7 @@ impl<'r> ChangeRecorder<'r> {
 /// Makes all writers look for notification rules. Also creates the directory of the journal, or sets the bucket's
 /// current mode on the existing directory. In a bucket with the sticky bit, only the owner creates the directory,
 /// because any other creator could deny access to the other writers.
-pub(crate) fn announce_notifications(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<()> {
+pub(crate) fn announce_notifications(volume: &StoreDirectoryTree, bucket: &Bucket) -> Result<()> {
     let path = events_dir(bucket);
     volume.parent_of(bucket, &path)?;
     // A caller who may not read the directory may not change its mode either.
@@ -225,7 +225,7 @@ pub(crate) fn announce_notifications(volume: &StoreRootDirectory, bucket: &Bucke
 }
 
 /// Waits until no writer uses the state from before the rules were set or removed.
-pub(crate) fn await_notifications(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<()> {
+pub(crate) fn await_notifications(volume: &StoreDirectoryTree, bucket: &Bucket) -> Result<()> {
     volume.private.forget(bucket);
     volume.private.outlast(&volume.contents(bucket)?);
     Ok(())

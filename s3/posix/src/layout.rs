@@ -57,7 +57,7 @@ pub(crate) const OUR_DIR: &std::ffi::CStr = c"user.fordway.dir";
 /// The attribute that marks a file to which its owner has given its name (see [`crate::mark`]).
 pub(crate) const OWNER_MARK: &std::ffi::CStr = c"user.fordway.owner";
 
-/// The prefix of the name, in the root, of the directory into which a bucket moves while it is removed.
+/// The name prefix of the directory in the root to which a bucket is moved while the bucket is being removed.
 const REMOVAL: &str = ".fordway-removing-";
 
 /// The maximum length of a file name, in bytes, on every file system that Fordway supports.

@@ -99,7 +99,7 @@ pub use scan::ChosenBuckets;
 pub use site::{note_on_mount, note_on_read_only_mount};
 pub use spool::{EventJournal, ReadEvents, StoredEvent, WaitingEvents};
 pub use usage::{FileTotals, UsageEvent, UserUsage};
-use volume::StoreRootDirectory;
+use volume::StoreDirectoryTree;
 pub use volume::SymlinkScope;
 
 /// The durability that a write must have before it returns.
@@ -218,7 +218,7 @@ impl OpenStores {
 }
 
 fn close_unused_in(store: &PosixStoreState) {
-    let StoreRootDirectory { dirs, private, .. } = &store.volume;
+    let StoreDirectoryTree { dirs, private, .. } = &store.volume;
     dirs.close_unused(UNUSED);
     private.close_unused(UNUSED);
     store.locks.close_unused(|bucket| private.is_open(bucket));
@@ -232,7 +232,7 @@ pub struct PosixStore {
 
 /// The state that all clones of a store share.
 struct PosixStoreState {
-    volume: StoreRootDirectory,
+    volume: StoreDirectoryTree,
     locks: PerProcess<locks::BucketLocks>,
     remembered: PerProcess<names::NameCache>,
     encoded_keys: PerProcess<encoded::EncodedKeyCache>,
@@ -267,7 +267,7 @@ impl PosixStore {
     /// and `gc`, which skips files that it cannot lock. Writes to a mount that breaks the store's guarantees fail with
     /// `NotImplemented`.
     pub fn open_for_care(root: &Path, config: PosixConfig) -> Result<Self> {
-        let volume = StoreRootDirectory::open(root, config)?;
+        let volume = StoreDirectoryTree::open(root, config)?;
         let inner = PosixStoreState {
             volume,
             locks: PerProcess::default(),

@@ -539,8 +539,8 @@ impl BucketWalk<'_> {
         Ok(WalkContinuation::On)
     }
 
-    /// Looks up the type of a name that is listed as a file and as a directory, and offers the name if it has this
-    /// type. `last` is the name that was looked up last, with its type.
+    /// Looks up the actual type of a name that is listed both as a file and as a directory, and offers the name only if
+    /// the type of `name` is the actual type. `last` is the name that was looked up last, with its type.
     #[cold]
     fn unknown(
         &mut self,

@@ -21,7 +21,7 @@ use crate::server_clock::is_recent;
 use crate::shared::{PAUSE, give_way_on, look_before_opening};
 use crate::site::require_fit;
 use crate::stage::MAX_RACES;
-use crate::volume::{StoreRootDirectory, unreadable};
+use crate::volume::{StoreDirectoryTree, unreadable};
 
 /// The maximum number of lock tables that are kept open for reuse.
 const MOST_TABLES: usize = 128;
@@ -60,7 +60,7 @@ pub(crate) struct BucketLocks {
 impl BucketLocks {
     /// Returns the lock table of a bucket, and opens it if necessary. Errors: `NotImplemented` on a mount whose locks
     /// have no effect on other nodes, and errors from the file system.
-    fn of(&self, volume: &StoreRootDirectory, bucket: &Bucket) -> Result<Arc<ByteRangeLocks>> {
+    fn of(&self, volume: &StoreDirectoryTree, bucket: &Bucket) -> Result<Arc<ByteRangeLocks>> {
         if let Some(locks) = self.tables().get(bucket) {
             return Ok(locks.clone());
         }

@@ -38,7 +38,7 @@ use fordway_sys::{
 use crate::area::{TrustedOwner, is_writable_by_others};
 use crate::errors::from_errno;
 use crate::layout::{OWNER_MARK, private_dir};
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 use crate::{Durability, ReadConsistency};
 
 /// The time in ns, after the creation of a file, within which the file can get a mark. A change of the file that is
@@ -144,7 +144,7 @@ impl TrustedOwner {
     }
 }
 
-impl StoreRootDirectory {
+impl StoreDirectoryTree {
     /// Returns the mark of files of this kind in the bucket. Cost: one `openat2`, one `fstat` and one `statx`.
     pub(crate) fn owner_mark<'k>(&self, bucket: &Bucket, kind: &'k str) -> Result<OwnerMark<'k>> {
         // A new directory may get the inode number of a removed directory, but not its creation time.

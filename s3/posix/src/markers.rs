@@ -21,9 +21,9 @@ use crate::record::{ContentChangeStamp, ObjectRecord};
 use crate::sidecar::{ATTRIBUTE_BYTES, RecordAttribute, read_attribute};
 use crate::stage::{MAX_RACES, StagedFile, give_way, made_of, unique_etag};
 use crate::versions::names::now_ns;
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 
-impl StoreRootDirectory {
+impl StoreDirectoryTree {
     /// Opens the directory that represents the object `key`, if that object exists as a directory.
     pub(crate) fn open_marker(
         &self,

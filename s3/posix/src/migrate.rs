@@ -26,7 +26,7 @@ use crate::scan::ChosenBuckets;
 use crate::sidecar::inode_of;
 use crate::store::LANE;
 use crate::unhide::unhide_records;
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 use crate::{PosixStore, format};
 
 /// A change that the migration made to one file or directory.
@@ -139,7 +139,7 @@ const MAX_DEPTH: usize = 64;
 /// Makes the bucket's owner the owner of each directory that Fordway created in the bucket's private area, and sets the
 /// mode that all writers need. Links are not followed, and names that Fordway does not write are not changed.
 fn migrate_owners(
-    volume: &StoreRootDirectory,
+    volume: &StoreDirectoryTree,
     bucket: &Bucket,
     report: &mut MigrationReport<'_>,
 ) -> Result<()> {
@@ -175,7 +175,7 @@ fn migrate_owners(
 
 /// Creates the directories that most writes need. If another user created one of them, that user could deny access to
 /// it. The directories `odd` and `meta` are not created, because each write costs more if they exist.
-fn make_common_dirs(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<()> {
+fn make_common_dirs(volume: &StoreDirectoryTree, bucket: &Bucket) -> Result<()> {
     for path in [tmp_dir(bucket), uploads_dir(bucket), versions_dir(bucket)] {
         // `fsck` reports a file in the place of a directory.
         match volume.make_dirs(bucket, &path) {

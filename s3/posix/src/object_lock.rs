@@ -35,7 +35,7 @@ use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
 use crate::stage::{SETTING_MODE, StagedFile};
 use crate::versions::names::{NoncurrentVersionName, archived_place};
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 use crate::{PosixConfig, PosixStoreState};
 
 /// The first word of `versioning`.
@@ -300,7 +300,7 @@ fn set_flag(file: impl AsFd) -> Result<()> {
 
 /// Opens an old version, and sets the immutable flag on its file as [`shield`] does.
 pub(crate) fn shield_old(
-    volume: &StoreRootDirectory,
+    volume: &StoreDirectoryTree,
     (bucket, key): (&Bucket, &Key),
     version: &VersionId,
 ) -> Result<()> {
@@ -360,7 +360,7 @@ fn has_attribute(file: impl AsFd) -> bool {
 
 /// Checks that a new version may have the requested lock, `asked`. Cost: none without a lock. Errors: `InvalidArgument`
 /// in a bucket without object lock, and for a retention that has ended.
-pub(crate) fn check_lockable(volume: &StoreRootDirectory, bucket: &Bucket, asked: ObjectLock) -> Result<()> {
+pub(crate) fn check_lockable(volume: &StoreDirectoryTree, bucket: &Bucket, asked: ObjectLock) -> Result<()> {
     asked.retention.map_or(Ok(()), |_| asked.check_new(SystemTime::now()))?;
     match asked.is_none() || volume.contents(bucket)?.object_lock.is_some() {
         true => Ok(()),
@@ -369,13 +369,13 @@ pub(crate) fn check_lockable(volume: &StoreRootDirectory, bucket: &Bucket, asked
 }
 
 /// Checks that the caller may bypass a retention in governance mode. Errors: `AccessDenied`.
-fn check_bypass(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<()> {
+fn check_bypass(volume: &StoreDirectoryTree, bucket: &Bucket) -> Result<()> {
     volume.check_decides(bucket, "bypasses governance retention")
 }
 
 /// Checks the locks of the versions in one bucket.
 pub(crate) struct VersionProtection<'v> {
-    pub(crate) volume: &'v StoreRootDirectory,
+    pub(crate) volume: &'v StoreDirectoryTree,
     pub(crate) bucket: &'v Bucket,
     pub(crate) contents: PrivateDirectoryContents,
 }

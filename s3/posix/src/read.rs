@@ -26,7 +26,7 @@ use crate::shared::{MAX_STALE, NAME_TIMEOUT, PAUSE, retry_stale, stat_at_server,
 use crate::sidecar::{RECORD_BYTES, decode_record};
 use crate::stage::{give_way, is_bare};
 use crate::versions::owners::VersionOwners;
-use crate::volume::{StoreRootDirectory, unreadable};
+use crate::volume::{StoreDirectoryTree, unreadable};
 
 /// On a shared file system, content up to this size, in bytes, is read as soon as its file is opened.
 const SMALL_BYTES: u64 = 64 << 10;
@@ -156,15 +156,15 @@ impl NameLookup {
     }
 }
 
-impl StoreRootDirectory {
+impl StoreDirectoryTree {
     /// Describes the file at `place` without opening it. Returns `None` if the file is missing or has to be opened.
-    /// Cost: as for [`StoreRootDirectory::describe_in`].
+    /// Cost: as for [`StoreDirectoryTree::describe_in`].
     pub(crate) fn describe(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
         Ok(self.describe_in(&dir, &place.name)?.found())
     }
 
-    /// Describes the file as [`StoreRootDirectory::describe`] does, but also reads a record that the sticky bit hides.
+    /// Describes the file as [`StoreDirectoryTree::describe`] does, but also reads a record that the sticky bit hides.
     /// Cost: one `newfstatat` and one `getxattrat`; another `newfstatat` for a file without a record.
     pub(crate) fn describe_unhidden(&self, place: &ObjectPath) -> Result<Option<ObjectInfo>> {
         let Ok(dir) = self.dirs.open(&self.root, &place.dir) else { return Ok(None) };
@@ -175,7 +175,7 @@ impl StoreRootDirectory {
     }
 
     /// Describes the object at `key` without opening it. Returns `Missing` only if there is no object at any of the
-    /// key's possible paths. Cost: as for [`StoreRootDirectory::describe_in`]; if the object is missing, usually also
+    /// key's possible paths. Cost: as for [`StoreDirectoryTree::describe_in`]; if the object is missing, usually also
     /// one `fstat`, or two for a key with a `/`.
     fn describe_object(&self, bucket: &Bucket, key: &Key) -> Result<NameLookup> {
         let Some(place) = plain(bucket, key) else { return Ok(NameLookup::Unclear) };
@@ -212,7 +212,7 @@ impl StoreRootDirectory {
         self.describe_recorded(dir, name, stat)
     }
 
-    /// Describes an object that is not bare, as [`StoreRootDirectory::describe_stat`] does. Not inlined, so that
+    /// Describes an object that is not bare, as [`StoreDirectoryTree::describe_stat`] does. Not inlined, so that
     /// describing a bare object needs no stack for a record.
     #[inline(never)]
     fn describe_recorded(&self, dir: impl AsFd, name: &str, stat: &FileStat) -> Result<NameLookup> {
@@ -517,7 +517,7 @@ impl StoreRootDirectory {
         Ok(None)
     }
 
-    /// Opens the object as [`StoreRootDirectory::locate`] does. If the object is missing, and the caller would fail for
+    /// Opens the object as [`StoreDirectoryTree::locate`] does. If the object is missing, and the caller would fail for
     /// that reason, looks it up again, because this node may have cached an existing name as missing.
     pub(crate) fn locate_required(
         &self,

@@ -41,7 +41,7 @@ use crate::patience::pause;
 use crate::private::{PrivateDirectoryContents, correct_names};
 use crate::server_clock::is_recent;
 use crate::stage::give_way;
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 
 /// The pause before rechecking a name for which this node has a stale cache entry.
 pub(crate) const PAUSE: Duration = Duration::from_millis(10);
@@ -199,7 +199,7 @@ pub(crate) fn stat_at_server(file: impl AsFd) -> Result<FileStat, Errno> {
     stat_now(file)
 }
 
-impl StoreRootDirectory {
+impl StoreDirectoryTree {
     /// Makes this node see the current state of `key` on the server, regardless of the names that the node has cached.
     /// The caller holds the key's lock, so no other writer changes the key while the caller uses the result. Cost: none
     /// on a local file system; on other file systems, several round trips. If the bucket keeps versions, or
@@ -250,7 +250,7 @@ impl StoreRootDirectory {
         let _ = self.open_dir(path).and_then(stat_now);
     }
 
-    /// If [`ReadConsistency::Strong`] is set, refreshes the key before a read, as [`StoreRootDirectory::refresh`] does.
+    /// If [`ReadConsistency::Strong`] is set, refreshes the key before a read, as [`StoreDirectoryTree::refresh`] does.
     #[inline]
     pub(crate) fn freshen(&self, bucket: &Bucket, key: &Key) -> Result<()> {
         if !self.is_strong() {
@@ -440,7 +440,7 @@ impl StoreRootDirectory {
         self.refresh_place(place, sharing, check)
     }
 
-    /// Calls [`StoreRootDirectory::reveal`] for each path that the latest version of `key` may have.
+    /// Calls [`StoreDirectoryTree::reveal`] for each path that the latest version of `key` may have.
     pub(crate) fn reveal_object(
         &self,
         bucket: &Bucket,
@@ -463,7 +463,7 @@ impl StoreRootDirectory {
 
     /// Makes this node look up `dir` and all directories above it again. Cost: several round trips for each directory;
     /// if one of them is missing on NFS, also a read of the directory above it, under the conditions of
-    /// [`StoreRootDirectory::reveal`].
+    /// [`StoreDirectoryTree::reveal`].
     pub(crate) fn refresh_dirs(&self, dir: &str) {
         self.dirs.forget(dir);
         let Ok(mut here) = self.root.open_beneath(".", OFlags::PATH | OFlags::DIRECTORY, Mode::empty())

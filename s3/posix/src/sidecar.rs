@@ -30,7 +30,7 @@ use crate::record::{ContentChangeStamp, ObjectRecord, etag_of_file};
 use crate::server_clock::has_recent_names;
 use crate::shared::retry_stale;
 use crate::stage::{HiddenName, hidden_name, is_bare};
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 
 /// The size of the stack buffer for a record. Most records fit into the buffer; a longer record costs a second call to
 /// `fgetxattr` or `getxattrat`.
@@ -73,7 +73,7 @@ impl SidecarIdentities {
     /// Returns `false` if a sidecar file cannot be read.
     pub(crate) fn lack(
         &mut self,
-        volume: &StoreRootDirectory,
+        volume: &StoreDirectoryTree,
         bucket: &Bucket,
         (short, stat): (&ObjectRecord, &FileStat),
     ) -> bool {
@@ -111,7 +111,7 @@ enum InodeHold {
     Named(HiddenName),
 }
 
-impl StoreRootDirectory {
+impl StoreDirectoryTree {
     /// Returns the record of the object in the open `file`, whose metadata is `stat`, or the default record if the file
     /// has no record. If `is_apart` is set in the returned record, the sidecar file with the rest of the record is
     /// missing. Cost: one `fgetxattr`, unless the object is bare. Errors: `Corrupt`; `ESTALE` if the object has been
@@ -124,7 +124,7 @@ impl StoreRootDirectory {
         }
     }
 
-    /// Returns the record as [`StoreRootDirectory::load_record`] does, but also reads the attribute if the object seems
+    /// Returns the record as [`StoreDirectoryTree::load_record`] does, but also reads the attribute if the object seems
     /// to be bare. `place` is the path at which the file was opened, if known. The lock comes from the attribute, because
     /// an immutable flag protects the attribute, but not the sidecar file. Cost: one `fgetxattr`; if there may be a
     /// sidecar file, also its lookup; if it is missing, also the check that the object has not been removed: one
@@ -192,7 +192,7 @@ impl StoreRootDirectory {
     /// name until its sidecar file is removed, so the check may have to look up `place`, where the file was opened. If
     /// `place` is `None`, the check does not detect a file with a hidden name. Errors: `ESTALE`, and errors that leave
     /// this unknown. Cost: one `fstat`; on a file system that other nodes may change, one round trip, and the cost of
-    /// [`StoreRootDirectory::leads_to_at_server`] and another round trip if the file may have a hidden name.
+    /// [`StoreDirectoryTree::leads_to_at_server`] and another round trip if the file may have a hidden name.
     #[cold]
     fn require_kept_object(&self, file: &File, seen: &FileStat, place: Option<&ObjectPath>) -> Result<()> {
         let sharing = self.sharing_on(file, seen.device);

@@ -14,7 +14,7 @@ use fordway_sys::{
 use crate::PosixConfig;
 use crate::format::read_trusted;
 use crate::stage::{HiddenName, hidden_name};
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 
 /// The properties of a file system.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,7 +108,7 @@ pub(crate) fn require_fit(
     Err(Error::new(ErrorKind::NotImplemented, format!("{what} is refused: {why}{way_out}")))
 }
 
-impl StoreRootDirectory {
+impl StoreDirectoryTree {
     /// Checks that the staged file `hidden` has the same inode number under a second name. Sidecar files and ETags
     /// depend on inode numbers, but some FUSE daemons give each name a number of its own. Cost: a link, two
     /// `newfstatat` and an `unlinkat`, once for each device. Errors: `NotImplemented`.

@@ -24,7 +24,7 @@ use crate::events::{EVENT_MARK, NOTIFICATION};
 use crate::layout::{events_dir, webhook_of_event};
 use crate::locks::alone_for;
 use crate::mark::OwnerMark;
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 use crate::{PosixStore, PosixStoreState};
 
 /// The journals of all buckets, for use by one program that delivers events.
@@ -293,7 +293,7 @@ impl EventJournal {
 }
 
 /// Returns the mark that the records of the bucket must have; `None` if nobody else may rename a writer's record.
-pub(crate) fn event_mark(volume: &StoreRootDirectory, bucket: &Bucket) -> Result<Option<OwnerMark<'static>>> {
+pub(crate) fn event_mark(volume: &StoreDirectoryTree, bucket: &Bucket) -> Result<Option<OwnerMark<'static>>> {
     match volume.may_others_rename(bucket, &volume.state_of(bucket)?)? {
         true => volume.owner_mark(bucket, EVENT_MARK).map(Some),
         false => Ok(None),

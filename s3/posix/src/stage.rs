@@ -275,7 +275,7 @@ impl StagedFile {
         }
     }
 
-    /// Returns the contents of the bucket's private area as `StoreRootDirectory::contents_for_write` does. Cost: none
+    /// Returns the contents of the bucket's private area as `StoreDirectoryTree::contents_for_write` does. Cost: none
     /// if the file was started less than 10 ms ago, on a file system that only this node changes.
     pub(crate) fn contents_for_write(&self) -> Result<PrivateDirectoryContents> {
         match self.contents.sharing == FileSystemSharing::Local && self.started.elapsed() < HOLD {

@@ -13,7 +13,7 @@ use crate::errors::from_errno;
 use crate::layout::{ObjectPath, split};
 use crate::read::system_time;
 use crate::record::etag_of_file;
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 
 /// Returns the listing entry of a file without a record.
 pub(crate) fn summary_of_bare(key: &str, stat: &FileStat) -> ObjectSummary {
@@ -39,7 +39,7 @@ pub(crate) fn summary_of(key: &str, info: ObjectInfo) -> ObjectSummary {
 
 /// Returns whether the symbolic link at `path` leads to a directory beneath the root. Cost: one `openat2`, and the cost
 /// of the link. Errors: any error that shows neither where the link leads, nor that it cannot be followed.
-pub(crate) fn leads_to_dir(volume: &StoreRootDirectory, path: &str) -> Result<bool> {
+pub(crate) fn leads_to_dir(volume: &StoreDirectoryTree, path: &str) -> Result<bool> {
     match follow(volume, path, OFlags::PATH | OFlags::DIRECTORY) {
         Ok(_) => Ok(true),
         Err(errno) if leads_nowhere(errno) || is_closed(errno) => Ok(false),
@@ -49,7 +49,7 @@ pub(crate) fn leads_to_dir(volume: &StoreRootDirectory, path: &str) -> Result<bo
 
 /// Opens the target of the symbolic link at `path`. Looks every name up again if another node has removed a directory
 /// on the way.
-fn follow(volume: &StoreRootDirectory, path: &str, flags: OFlags) -> Result<File, Errno> {
+fn follow(volume: &StoreDirectoryTree, path: &str, flags: OFlags) -> Result<File, Errno> {
     let open = || volume.root.open_beneath(path, flags, Mode::empty());
     match open() {
         Err(Errno::STALE) => {

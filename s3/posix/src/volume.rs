@@ -33,7 +33,7 @@ use crate::{Durability, PosixConfig, ReadConsistency, format};
 /// The root directory with its cached state: the directories that the store keeps open, and the contents of each
 /// bucket's private area. This type finds, opens and describes files, and creates directories.
 /// [`crate::PosixStoreState`] takes locks and publishes files.
-pub(crate) struct StoreRootDirectory {
+pub(crate) struct StoreDirectoryTree {
     pub(crate) path: PathBuf,
     pub(crate) root: BucketsRoot,
     pub(crate) config: PosixConfig,
@@ -48,7 +48,7 @@ pub(crate) struct StoreRootDirectory {
     pub(crate) set_back: SetBackFiles,
 }
 
-impl StoreRootDirectory {
+impl StoreDirectoryTree {
     /// Opens the root. Errors: `InvalidArgument` if `root` is missing or not a directory; `AccessDenied`;
     /// `NotImplemented` if the root has a later format version.
     pub(crate) fn open(root: &Path, config: PosixConfig) -> Result<Self> {
@@ -56,7 +56,7 @@ impl StoreRootDirectory {
         format::check(&opened, root)?;
         let site = site_of_root(&opened).map_err(|errno| on_root(errno, root))?;
         let FileStat { device, inode, .. } = stat(opened.dir()).map_err(|errno| on_root(errno, root))?;
-        Ok(StoreRootDirectory {
+        Ok(StoreDirectoryTree {
             path: root.to_owned(),
             root: BucketsRoot::new(opened, config.links),
             config,
@@ -100,14 +100,14 @@ impl StoreRootDirectory {
         KeyVersions { volume: self, bucket, key }
     }
 
-    /// Returns whether the bucket keeps versions. Errors: as for [`StoreRootDirectory::require_bucket`].
+    /// Returns whether the bucket keeps versions. Errors: as for [`StoreDirectoryTree::require_bucket`].
     pub(crate) fn versioning(&self, bucket: &Bucket) -> Result<VersioningState> {
         self.require_bucket(bucket)?;
         Ok(self.contents(bucket)?.versioning)
     }
 
     /// Checks that the bucket exists, and returns the contents of its private directory. Cost: usually one `fstat`.
-    /// Errors: as for [`StoreRootDirectory::require_bucket`].
+    /// Errors: as for [`StoreDirectoryTree::require_bucket`].
     pub(crate) fn contents_of_existing(&self, bucket: &Bucket) -> Result<PrivateDirectoryContents> {
         let glance = self.private.glance(&self.root, bucket).map_err(unreadable)?;
         if !glance.contents.sharing.is_shared()
@@ -165,7 +165,7 @@ impl StoreRootDirectory {
         contents.map_or(self.site.sharing, |contents| contents.sharing)
     }
 
-    /// Returns the result of [`StoreRootDirectory::sharing_of`] if reads must first query the file server. Otherwise,
+    /// Returns the result of [`StoreDirectoryTree::sharing_of`] if reads must first query the file server. Otherwise,
     /// returns `Local`, at no cost.
     pub(crate) fn sharing_if_strong(&self, bucket: &Bucket) -> FileSystemSharing {
         if self.is_strong() { self.sharing_of(bucket) } else { FileSystemSharing::Local }
@@ -575,7 +575,7 @@ mod tests {
     #[test]
     fn only_files_on_other_devices_than_the_roots_are_examined() {
         let root = tempfile::tempdir().unwrap();
-        let volume = StoreRootDirectory::open(root.path(), PosixConfig::default()).unwrap();
+        let volume = StoreDirectoryTree::open(root.path(), PosixConfig::default()).unwrap();
         let file = File::open("/proc/self/stat").unwrap();
         let device = stat(&file).unwrap().device;
         assert_eq!(volume.sharing_on(&file, device), FileSystemSharing::Unknown);
@@ -587,7 +587,7 @@ mod tests {
     #[test]
     fn a_bucket_is_remote_while_it_is_found_on_a_shared_file_system() {
         let root = tempfile::tempdir().unwrap();
-        let volume = StoreRootDirectory::open(root.path(), PosixConfig::default()).unwrap();
+        let volume = StoreDirectoryTree::open(root.path(), PosixConfig::default()).unwrap();
         let bucket = Bucket::new("bucket").unwrap();
         assert_eq!(volume.remote_dir("bucket"), None);
         volume.private.remote.note(&bucket, 7, true);

@@ -235,6 +235,18 @@ fn a_bucket_of_another_user_is_not_ones_own() {
     assert_eq!(error.kind(), ErrorKind::BucketAlreadyOwnedByYou, "root owns every bucket");
 }
 
+/// Clients that create a bucket before they use it treat this error as success.
+#[test]
+fn a_directory_with_a_name_that_is_not_allowed_for_new_buckets_is_taken() {
+    let (dir, store) = open();
+    for name in ["rb", "Big-"] {
+        let create = || store.create_bucket(&bucket(name)).map_err(|error| error.kind());
+        assert_eq!(create(), Err(ErrorKind::InvalidBucketName), "{name}");
+        fs::create_dir(dir.path().join(name)).unwrap();
+        assert_eq!(create(), Err(ErrorKind::BucketAlreadyOwnedByYou), "{name}");
+    }
+}
+
 #[test]
 fn a_copy_names_the_source_that_is_missing() {
     let (_dir, store) = open();

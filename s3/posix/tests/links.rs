@@ -113,7 +113,7 @@ fn the_type_of_a_link_is_that_of_its_current_target() {
     check(&|link| vec![format!("{link}/object")]);
 }
 
-/// A bucket that was moved into another bucket keeps its private directory, whose files must not become objects.
+/// A bucket that was moved into another bucket keeps its private area, whose files must not become objects.
 #[test]
 fn a_private_directory_further_down_holds_no_objects() {
     let rig = Rig::new();

@@ -54,8 +54,8 @@ use window::{ConnectionMemory, ConnectionWindows};
 /// connection.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// The time without a request or a response after which the send window of a connection becomes small again, and the
-/// time between two attempts to make it small.
+/// The idle time after which the send window of a connection is shrunk again, and the interval between two attempts to
+/// shrink it.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
 /// The error code sent to a client whose address has too many connections (H3_EXCESSIVE_LOAD, RFC 9114 section 8.1).

@@ -301,7 +301,7 @@ pub(super) fn response_of(
     Response::from_parts(parts, ReplyBody { left, held, pacer, waits, _trace: trace })
 }
 
-/// A future that reads the next piece. Its output is the piece, and the content after the piece.
+/// A future that reads the next piece. Its output is the piece and the remaining content.
 type ContentReadFuture = Pin<Box<dyn Future<Output = io::Result<(Bytes, ContentPieces)>> + Send>>;
 
 /// The body of a response that the client has not received yet.

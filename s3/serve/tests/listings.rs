@@ -95,6 +95,12 @@ fn buckets_come_and_go() {
     send("PUT", "/new-bucket", "").ok();
     assert_eq!(send("PUT", "/new-bucket", "").error(), (409, "BucketAlreadyOwnedByYou".to_owned()));
     assert_eq!(send("PUT", "/-bad", "").error(), (400, "InvalidBucketName".to_owned()));
+    // A directory whose name is not allowed for a new bucket can be a bucket.
+    assert_eq!(send("PUT", "/my_data", "").error(), (400, "InvalidBucketName".to_owned()));
+    let existing = Bucket::new("my_data").unwrap();
+    fixture.store.create_bucket(&existing).unwrap();
+    assert_eq!(send("PUT", "/my_data", "").error(), (409, "BucketAlreadyOwnedByYou".to_owned()));
+    fixture.store.delete_bucket(&existing).unwrap();
     assert_eq!(send("GET", "/", "").ok().elements("Name"), [BUCKET, "new-bucket"]);
     assert_eq!(send("HEAD", "/new-bucket", "").ok().header("x-amz-bucket-region"), Some("us-east-1"));
     send("PUT", "/new-bucket/k", "").ok();

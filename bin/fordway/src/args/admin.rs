@@ -31,7 +31,7 @@ pub enum AdminSubcommand {
     /// Show all settings of a bucket
     Show(AdminShowArgs),
     /// Show or set the ACL of a bucket
-    Acl(AdminAclArgs),
+    Acl(AdminBucketAclArgs),
     /// Check a users file, and list its users and roles
     Users(AdminUsersArgs),
 }
@@ -133,9 +133,10 @@ pub struct AdminShowArgs {
   fordway admin acl s3://data --json
 
 The ACL permits everybody (public-read) or all users with keys (authenticated-read) to list the bucket. \
-public-read-write also permits everybody to create objects. No ACL of a bucket permits reading objects; use a policy. \
+public-read-write also permits everybody to create objects. A bucket ACL cannot permit anyone to read objects; use a \
+policy for that. \
 A bucket can have an ACL only if its ownership setting is BucketOwnerPreferred or ObjectWriter.")]
-pub struct AdminAclArgs {
+pub struct AdminBucketAclArgs {
     /// s3://BUCKET
     pub bucket: String,
     /// New ACL: private, public-read, public-read-write or authenticated-read

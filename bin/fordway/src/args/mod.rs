@@ -10,7 +10,7 @@ mod serve;
 mod transfer;
 
 pub(crate) use admin::{
-    AdminAclArgs, AdminArgs, AdminGetArgs, AdminRmArgs, AdminSetArgs, AdminShowArgs, AdminSubcommand,
+    AdminArgs, AdminBucketAclArgs, AdminGetArgs, AdminRmArgs, AdminSetArgs, AdminShowArgs, AdminSubcommand,
     AdminUsersArgs, BucketSettingArg,
 };
 pub(crate) use aws::AwsOptions;

@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Runs `fordway` on the root `root/store`, with the local files in `root`. Returns, in order, the calls that sync or
-/// name files, with their paths.
+/// Runs `fordway` on the root `root/store`, with the local files in `root`. Returns, in order, the calls that sync
+/// files or change file names, with their paths.
 fn traced(root: &Path, words: &[&str]) -> Vec<String> {
     let log = root.join("log");
     let calls = "trace=fsync,fdatasync,linkat,rename,renameat,renameat2,unlink,unlinkat";

@@ -33,7 +33,7 @@ use self::site::ReplicaSite;
 use self::stream::TICK;
 use super::vector;
 use crate::vector::{
-    FileDigest, HttpSession, HttpTrafficCounts, RemoteFile, RemoteResource as _, WebFileAddress,
+    FileDigest, HttpSession, HttpTrafficCounts, RemoteFile, RemoteResource as _, WebFileResource,
 };
 
 /// Options for reading a [`ReplicatedFile`].
@@ -89,7 +89,7 @@ impl ReplicaCredentialScope {
 
 /// Returns whether two URLs have the same scheme, host and port.
 fn is_one_origin(one: &str, other: &str) -> bool {
-    match (WebFileAddress::parse(&http_url(one)), WebFileAddress::parse(&http_url(other))) {
+    match (WebFileResource::parse(&http_url(one)), WebFileResource::parse(&http_url(other))) {
         (Ok(one), Ok(other)) => one.origin() == other.origin(),
         _ => false,
     }
@@ -449,7 +449,7 @@ fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<ReplicaSite> {
     for replica in &described.replicas {
         let url = http_url(&replica.url);
         let is_known = sites.iter().any(|site| site.url == url);
-        if is_known || WebFileAddress::parse(&url).is_err() {
+        if is_known || WebFileResource::parse(&url).is_err() {
             continue;
         }
         let is_preferred = replica
@@ -465,7 +465,7 @@ fn sites(described: &MetalinkFile, locations: &[String]) -> Vec<ReplicaSite> {
 /// Checks that a replica can be read from `url`. Errors: `InvalidArgument` for a scheme other than `http(s)` and
 /// `dav(s)`, and for a URL with a user or a password.
 pub fn check_replica(url: &str) -> Result<()> {
-    WebFileAddress::parse(&http_url(url)).map(drop)
+    WebFileResource::parse(&http_url(url)).map(drop)
 }
 
 /// Returns the URL with `http(s)` in place of `dav(s)`.

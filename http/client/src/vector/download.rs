@@ -20,7 +20,7 @@ use super::open::{
 };
 use super::redirect::{HOPS_MAX, RedirectResponse, RedirectRoute};
 use super::source::{AtomicHttpTrafficCounts, RemoteFileSource, SourceLocation, changed};
-use super::{HttpSession, RemoteFile, RemoteResource as _, VersionPrecondition, WebFileAddress};
+use super::{HttpSession, RemoteFile, RemoteResource as _, VersionPrecondition, WebFileResource};
 use crate::HttpResponse;
 use crate::response::{body_error, short_body};
 use crate::retry::{PROGRESS_BYTES, RetryBudget, pause, retry_after};
@@ -91,7 +91,7 @@ pub fn copy_unsized(
     verify: bool,
     sink: &mut DownloadSink<'_>,
 ) -> Result<Option<&'static str>> {
-    let mut route = RedirectRoute::start(session, WebFileAddress::parse(url)?)?;
+    let mut route = RedirectRoute::start(session, WebFileResource::parse(url)?)?;
     let mut retries = session.retries();
     loop {
         match begin_unsized(&route) {

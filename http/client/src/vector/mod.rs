@@ -38,7 +38,7 @@ pub use session::{CredentialScope, HttpSession, SessionOptions};
 pub(super) use sink::in_order;
 pub use sink::{Fragment, FragmentMemory};
 pub use source::{FileVersion, RemoteResource, VersionPrecondition};
-pub use web::WebFileAddress;
+pub use web::WebFileResource;
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

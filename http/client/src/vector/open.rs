@@ -15,7 +15,7 @@ use super::redirect::{RedirectResponse, RedirectRoute};
 use super::request::{RangeRequest, SpanQueue};
 use super::session::ConnectionPermit;
 use super::source::{AtomicHttpTrafficCounts, FileVersion, RemoteFileSource};
-use super::{HttpSession, RemoteResource, WebFileAddress, learned};
+use super::{HttpSession, RemoteResource, WebFileResource, learned};
 use crate::connection::BufferedConnection;
 use crate::retry::{pause, retry_after};
 use crate::{HttpExchangeRequest, HttpResponse, ReplayPolicy};
@@ -57,11 +57,11 @@ pub(super) fn open_url_by(
     url: &str,
     describe: &mut FileProbeFunction,
 ) -> Result<RemoteFileSource> {
-    let mut route = RedirectRoute::start(session, WebFileAddress::parse(url)?)?;
+    let mut route = RedirectRoute::start(session, WebFileResource::parse(url)?)?;
     match search(&mut route, describe) {
         Err(_) if route.is_recalled() => {
             route.forget();
-            search(&mut RedirectRoute::start(session, WebFileAddress::parse(url)?)?, describe)
+            search(&mut RedirectRoute::start(session, WebFileResource::parse(url)?)?, describe)
         }
         found => found,
     }

@@ -9,7 +9,7 @@ use fordway_store::{Error, ErrorKind, Result};
 
 use super::open::{DOCUMENT_BYTES_MAX, ask_until, has_file};
 use super::source::AtomicHttpTrafficCounts;
-use super::{HttpSession, RemoteResource, WebFileAddress};
+use super::{HttpSession, RemoteResource, WebFileResource};
 use crate::HttpResponse;
 
 /// The maximum number of redirections.
@@ -43,9 +43,9 @@ pub(crate) struct RedirectRoute {
     start: Arc<HttpSession>,
     /// The session whose connections and credentials are used at the current address.
     pub(crate) session: Arc<HttpSession>,
-    pub(crate) file: WebFileAddress,
+    pub(crate) file: WebFileResource,
     /// The earlier addresses, in order.
-    passed: Vec<WebFileAddress>,
+    passed: Vec<WebFileResource>,
     /// Whether any step of the route is a remembered redirection.
     is_recalled: bool,
 }
@@ -54,7 +54,7 @@ impl RedirectRoute {
     /// Starts at the URL that the caller specified, or at the new location if that URL is known to have moved
     /// permanently. Errors: as for [`RedirectRoute::follow`]; `AccessDenied`, `InvalidArgument` or `Io` if the
     /// credentials for the host cannot be used.
-    pub(crate) fn start(session: &Arc<HttpSession>, file: WebFileAddress) -> Result<Self> {
+    pub(crate) fn start(session: &Arc<HttpSession>, file: WebFileResource) -> Result<Self> {
         let session = session.at(file.origin());
         let file = file.authorized(&session.options)?;
         let mut route = RedirectRoute::onwards(&session, file);
@@ -63,7 +63,7 @@ impl RedirectRoute {
     }
 
     /// Starts at the location where the file was found.
-    pub(super) fn onwards(session: &Arc<HttpSession>, file: WebFileAddress) -> Self {
+    pub(super) fn onwards(session: &Arc<HttpSession>, file: WebFileResource) -> Self {
         let (start, session) = (session.clone(), session.clone());
         RedirectRoute { start, session, file, passed: Vec::new(), is_recalled: false }
     }
@@ -133,7 +133,7 @@ impl RedirectRoute {
     }
 
     /// Returns the first address, and the session that began the route.
-    pub(super) fn door(&self) -> (Arc<HttpSession>, WebFileAddress) {
+    pub(super) fn door(&self) -> (Arc<HttpSession>, WebFileResource) {
         (self.start.clone(), self.passed.first().unwrap_or(&self.file).clone())
     }
 
@@ -148,7 +148,7 @@ impl RedirectRoute {
     }
 
     /// Returns whether this address is the end of the route.
-    pub(super) fn leads_to(&self, file: Option<&WebFileAddress>) -> bool {
+    pub(super) fn leads_to(&self, file: Option<&WebFileResource>) -> bool {
         file.is_some_and(|file| file.url() == self.file.url())
     }
 
@@ -167,7 +167,7 @@ impl RedirectRoute {
     /// Adds the file and its route to an error.
     pub(crate) fn named(&self, operation: &'static str, error: Error) -> Error {
         let Some(first) = self.passed.first() else { return self.file.named(operation, error) };
-        let way: Vec<_> = self.passed.iter().chain([&self.file]).map(WebFileAddress::shown).collect();
+        let way: Vec<_> = self.passed.iter().chain([&self.file]).map(WebFileResource::shown).collect();
         let detail = format!("{} (redirected: {})", error.detail(), way.join(" -> "));
         let mut told = error.repeated().with_detail(detail);
         if let Some(cause) = std::error::Error::source(&error) {
@@ -199,7 +199,7 @@ pub(crate) fn fetch(
     (limit_bytes, until): (usize, Option<Instant>),
     wants_body: impl Fn(&HttpResponse) -> bool,
 ) -> Result<ReplicaDiscoveryResponse> {
-    let mut route = RedirectRoute::start(session, WebFileAddress::parse(url)?)?;
+    let mut route = RedirectRoute::start(session, WebFileResource::parse(url)?)?;
     loop {
         let _permit = route.session.permit(route.file.origin())?;
         let headers = [("accept", accept)];
@@ -234,5 +234,5 @@ pub(crate) fn fetch(
 
 /// Resolves `reference` against `base`. Errors: `InvalidArgument`.
 pub(crate) fn resolve(base: &str, reference: &str) -> Result<String> {
-    Ok(WebFileAddress::parse(base)?.relative(reference)?.url())
+    Ok(WebFileResource::parse(base)?.relative(reference)?.url())
 }

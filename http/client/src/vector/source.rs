@@ -11,7 +11,7 @@ use fordway_wire::date;
 use super::learned::{self, ServerProfile};
 use super::open::{FileOrRedirect, by_first_byte_alone};
 use super::redirect::{RedirectResponse, RedirectRoute};
-use super::{HttpSession, HttpTrafficCounts, WebFileAddress};
+use super::{HttpSession, HttpTrafficCounts, WebFileResource};
 use crate::Origin;
 
 /// The source of a file, shared by all of its readers.
@@ -20,7 +20,7 @@ pub(super) struct RemoteFileSource {
     pub(super) version: FileVersion,
     pub(super) traffic: AtomicHttpTrafficCounts,
     /// The session and URL that the caller named; `None` for a file at a single target.
-    door: Option<(Arc<HttpSession>, WebFileAddress)>,
+    door: Option<(Arc<HttpSession>, WebFileResource)>,
     /// The location from which the file is read now.
     place: Mutex<Arc<SourceLocation>>,
     /// Whether the caller has received any bytes. If so, bytes from another location must be of the same version.
@@ -34,7 +34,7 @@ pub(super) struct SourceLocation {
     /// The version, with the validators of the server at this location.
     pub(super) version: FileVersion,
     /// The base URL of redirections, if they are allowed.
-    file: Option<WebFileAddress>,
+    file: Option<WebFileResource>,
 }
 
 /// The numbers of requests and connections that reads have used so far.
@@ -76,7 +76,7 @@ impl RemoteFileSource {
 
     fn new(
         place: SourceLocation,
-        door: Option<(Arc<HttpSession>, WebFileAddress)>,
+        door: Option<(Arc<HttpSession>, WebFileResource)>,
         traffic: AtomicHttpTrafficCounts,
     ) -> Self {
         let version = place.version.clone();
@@ -130,8 +130,9 @@ impl RemoteFileSource {
     /// Returns whether locating the file again may help after an error from `from`. This is the case if a redirection
     /// led to `from` and access has since been lost, for example because a signature has expired.
     pub(super) fn may_be_elsewhere(&self, from: &SourceLocation, error: &Error) -> bool {
-        let is_led =
-            |(_, door): &(_, WebFileAddress)| from.file.as_ref().is_some_and(|file| file.url() != door.url());
+        let is_led = |(_, door): &(_, WebFileResource)| {
+            from.file.as_ref().is_some_and(|file| file.url() != door.url())
+        };
         matches!(error.kind(), ErrorKind::AccessDenied | ErrorKind::NoSuchKey)
             && self.door.as_ref().is_some_and(is_led)
     }

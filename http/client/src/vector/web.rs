@@ -13,7 +13,7 @@ const LANE: &str = "http";
 
 /// A file at an `http(s)://` URL.
 #[derive(Clone)]
-pub struct WebFileAddress {
+pub struct WebFileResource {
     origin: Origin,
     authority: String,
     /// The path and query, percent-encoded.
@@ -27,7 +27,7 @@ pub struct WebFileAddress {
     is_withheld: bool,
 }
 
-impl WebFileAddress {
+impl WebFileResource {
     /// Parses a URL; percent-encodes characters that are not allowed in a request line, and drops the fragment, if any.
     /// Rejects a URL that contains a password. Errors: `InvalidArgument`.
     pub fn parse(url: &str) -> Result<Self> {
@@ -47,7 +47,7 @@ impl WebFileAddress {
         let shown = format!("{origin}{}", path.split('?').next().unwrap_or_default());
         let authority = origin.authority();
         let (authorization, headers) = (None, Arc::default());
-        Ok(WebFileAddress { authority, origin, path, shown, authorization, headers, is_withheld: false })
+        Ok(WebFileResource { authority, origin, path, shown, authorization, headers, is_withheld: false })
     }
 
     /// Returns the file with the credentials for its host, and with the headers of the session. Errors: `AccessDenied`,
@@ -117,7 +117,7 @@ fn without_dots(path: &str) -> String {
     format!("/{}", kept.join("/"))
 }
 
-impl RemoteResource for WebFileAddress {
+impl RemoteResource for WebFileResource {
     fn origin(&self) -> &Origin {
         &self.origin
     }
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     fn line(url: &str) -> String {
-        let (file, mut head) = (WebFileAddress::parse(url).unwrap(), Vec::new());
+        let (file, mut head) = (WebFileResource::parse(url).unwrap(), Vec::new());
         file.write_head("GET", &[("range", "bytes=0-0"), ("if-range", "x")], &mut head);
         let text = String::from_utf8(head).unwrap();
         assert!(text.ends_with("\r\nRange: bytes=0-0\r\nIf-Range: x\r\n\r\n"), "{text}");
@@ -227,10 +227,10 @@ mod tests {
             "GET /a%20b/c%20d?x=%2F&y=%C3%A4 HTTP/1.1"
         );
         assert_eq!(line("http://h/a\r\nx: y"), "GET /a%0D%0Ax:%20y HTTP/1.1");
-        assert_eq!(WebFileAddress::parse("http://h/a?token=secret").unwrap().shown, "http://h/a");
+        assert_eq!(WebFileResource::parse("http://h/a?token=secret").unwrap().shown, "http://h/a");
         for bad in ["h/a", "ftp://h/a", "http://", "http://u@h/a"] {
             assert_eq!(
-                WebFileAddress::parse(bad).err().map(|error| error.kind()),
+                WebFileResource::parse(bad).err().map(|error| error.kind()),
                 Some(ErrorKind::InvalidArgument),
                 "{bad}"
             );
@@ -242,7 +242,7 @@ mod tests {
         let headers = [("user-agent", "me"), ("If-Range", "y"), ("X-Own", "1")];
         let headers = headers.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
         let options = SessionOptions { headers, ..SessionOptions::default() };
-        let file = WebFileAddress::parse("http://h/a").unwrap().authorized(&options).unwrap();
+        let file = WebFileResource::parse("http://h/a").unwrap().authorized(&options).unwrap();
         let mut head = Vec::new();
         file.write_head("GET", &[("range", "bytes=0-0"), ("if-range", "x")], &mut head);
         let text = String::from_utf8(head).unwrap();
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn only_a_redirection_says_that_the_file_has_moved() {
-        let file = WebFileAddress::parse("http://h/a").unwrap();
+        let file = WebFileResource::parse("http://h/a").unwrap();
         let refusal = |status| file.refusal(status, Some("/t?secret"), b"");
         let moved = refusal(302);
         assert!(moved.detail().starts_with("it has moved; read /t instead"), "{moved}");
@@ -266,7 +266,7 @@ mod tests {
 
     #[test]
     fn references_are_resolved_as_browsers_do() {
-        let base = WebFileAddress::parse("https://h:8443/a/b/c?q=1").unwrap();
+        let base = WebFileResource::parse("https://h:8443/a/b/c?q=1").unwrap();
         for (reference, url) in [
             ("http://other/x", "http://other/x"),
             ("//other:1/x?y", "https://other:1/x?y"),

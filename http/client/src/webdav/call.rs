@@ -11,7 +11,7 @@ use super::WebDavClient;
 use crate::client::{BodySink, StreamedBody};
 use crate::retry::{RetryBudget, pause, retry_after};
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
-use crate::vector::{RemoteResource as _, WebFileAddress};
+use crate::vector::{RemoteResource as _, WebFileResource};
 use crate::{ExchangeFailure, HttpExchangeRequest, HttpResponse, HttpVersion, ReplayPolicy};
 
 /// The minimum size of a body for which the client first asks the server whether it accepts the request (`Expect:
@@ -59,7 +59,7 @@ pub(super) struct DavResponse {
     /// The server's time when the request was sent, computed from the `Date` header.
     pub(super) begun: Option<SystemTime>,
     /// The URL that responded.
-    pub(super) file: WebFileAddress,
+    pub(super) file: WebFileResource,
     /// Whether the server may have acted on an earlier attempt.
     pub(super) is_repeated: bool,
 }
@@ -136,7 +136,7 @@ impl WebDavClient {
     pub(super) fn ask(&self, url: &str, call: &mut DavRequest<'_>) -> Result<DavResponse> {
         let is_question = matches!(call.method, "PROPFIND" | "OPTIONS");
         let session = if is_question { &self.session } else { self.patient() };
-        let mut route = RedirectRoute::start(session, WebFileAddress::parse(url)?)?;
+        let mut route = RedirectRoute::start(session, WebFileResource::parse(url)?)?;
         let destination = call.destination().map(str::to_owned);
         let until = session.until();
         loop {

@@ -23,7 +23,7 @@ use self::call::{BodyProducer, DESTINATION, DavBody, DavRequest, DavResponse, of
 use super::Timeouts;
 use super::vector::{HttpSession, SessionOptions};
 use crate::retry::{RetryBudget, pause};
-use crate::vector::{RemoteResource as _, WebFileAddress};
+use crate::vector::{RemoteResource as _, WebFileResource};
 
 /// The timeout for the response to a request that changes something. A server may copy or remove a lot of data before
 /// it responds.
@@ -215,7 +215,7 @@ impl WebDavClient {
         if self.change(from, &mut call, &is_done)? {
             // Without the properties of the source, only the existence of the destination can be checked.
             let size_bytes = self.stat(from).ok().and_then(|source| source.size_bytes);
-            let source = WebFileAddress::parse(from)?;
+            let source = WebFileResource::parse(from)?;
             self.hold_against(to, size_bytes)
                 .map_err(|error| source.named("copy", error.with_advice(REMOVE_AND_TRY_AGAIN)))?;
         }
@@ -345,7 +345,7 @@ fn to_destination(
     (from, to): (&str, &str),
     replaces: bool,
 ) -> Result<DavRequest<'static>> {
-    let (from, to) = (WebFileAddress::parse(from)?, WebFileAddress::parse(to)?);
+    let (from, to) = (WebFileResource::parse(from)?, WebFileResource::parse(to)?);
     if from.origin() != to.origin() {
         let detail = format!("{} is on another server", to.shown());
         return Err(from.named(operation, Error::new(ErrorKind::InvalidArgument, detail)));

@@ -12,7 +12,7 @@ use crate::client::BodySink;
 use crate::response::body_error;
 use crate::retry::{RetryBudget, pause};
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
-use crate::vector::{RemoteResource as _, WebFileAddress};
+use crate::vector::{RemoteResource as _, WebFileResource};
 
 /// The number of bytes of a response that are passed on at a time.
 const CHUNK_BYTES: usize = 256 * 1024;
@@ -38,7 +38,7 @@ impl WebDavClient {
         wanted: &CustomHttpRequest<'_>,
         sink: &mut dyn FnMut(u16, &[u8]) -> Result<()>,
     ) -> Result<u16> {
-        let mut route = RedirectRoute::start(self.patient(), WebFileAddress::parse(url)?)?;
+        let mut route = RedirectRoute::start(self.patient(), WebFileResource::parse(url)?)?;
         let until = self.patient().until();
         loop {
             let named = |error| route.named("request", error);

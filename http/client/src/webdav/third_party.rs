@@ -12,7 +12,7 @@ use super::{WebDavClient, without_query};
 use crate::connection::EarlyResponse;
 use crate::response::body_error;
 use crate::vector::redirect::{RedirectResponse, RedirectRoute};
-use crate::vector::{RemoteResource as _, WebFileAddress};
+use crate::vector::{RemoteResource as _, WebFileResource};
 use crate::{HttpClient, HttpExchangeRequest, HttpResponse, ReplayPolicy, Timeouts};
 
 /// The interval between calls to `progress`, which may stop the copy.
@@ -90,8 +90,8 @@ impl WebDavClient {
             CopyDirection::Pull => (copy.to, copy.from),
             CopyDirection::Push => (copy.from, copy.to),
         };
-        let passive = WebFileAddress::parse(passive)?;
-        let mut route = RedirectRoute::start(&self.session, WebFileAddress::parse(active)?)?;
+        let passive = WebFileResource::parse(passive)?;
+        let mut route = RedirectRoute::start(&self.session, WebFileResource::parse(active)?)?;
         if copy.direction == CopyDirection::Push {
             self.refuse_unsafe_push(active)?;
         }
@@ -176,7 +176,7 @@ impl WebDavClient {
     fn headers(
         &self,
         copy: &ThirdPartyCopy<'_>,
-        passive: &WebFileAddress,
+        passive: &WebFileResource,
         route: &RedirectRoute,
     ) -> Result<Vec<(&'static str, String)>> {
         let name = if copy.direction == CopyDirection::Pull { "source" } else { "destination" };
@@ -195,7 +195,7 @@ impl WebDavClient {
 
     /// Returns the value of `TransferHeaderAuthorization`: the token for the other server, `passive`. Returns `None` if
     /// there is no token, or if the server at the current address of `route` must not get the token.
-    fn token_for_other(&self, passive: &WebFileAddress, route: &RedirectRoute) -> Result<Option<String>> {
+    fn token_for_other(&self, passive: &WebFileResource, route: &RedirectRoute) -> Result<Option<String>> {
         let (options, active) = (&self.session.options, route.file.origin());
         let said = options.credentials.found_authorization(passive.origin(), &options.proxies)?;
         let Some(token) = said.filter(|said| said.starts_with("Bearer ")) else { return Ok(None) };
@@ -347,10 +347,10 @@ mod tests {
         let dav = WebDavClient::new(session.clone());
         let from = "https://a.example.org/f";
         let direction = CopyDirection::Pull;
-        let passive = WebFileAddress::parse(from).unwrap();
+        let passive = WebFileResource::parse(from).unwrap();
         for (to, is_sent) in [("https://b.example.org/g", true), ("http://b.example.org:443/g", false)] {
             let copy = ThirdPartyCopy { from, to, direction, replaces: true, silence: Duration::ZERO };
-            let route = RedirectRoute::start(&session, WebFileAddress::parse(to).unwrap()).unwrap();
+            let route = RedirectRoute::start(&session, WebFileResource::parse(to).unwrap()).unwrap();
             let headers = dav.headers(&copy, &passive, &route).unwrap();
             assert_eq!(
                 headers.iter().any(|(name, _)| *name == "transferheaderauthorization"),

@@ -11,7 +11,7 @@ use fordway_measure::{
 use serde::{Deserialize, Serialize};
 
 use super::{FinishedJob, JobSample, JobTimeKind, SpeedupPlan, SpeedupResults};
-use crate::summary::{RunHeader, RunParallelism, summarise_phase};
+use crate::summary::{RunFileHeader, RunParallelism, summarise_phase};
 
 /// If the launch takes more than this share of a job's time on one rank, the run contains a warning.
 const LAUNCH_SHARE_MAX: f64 = 0.1;
@@ -30,7 +30,7 @@ pub fn describe(
     plan: &SpeedupPlan,
     lanes: Vec<RowDescription>,
     outcome: &SpeedupResults,
-    header: RunHeader,
+    header: RunFileHeader,
 ) -> RunDocument {
     let phases: Vec<String> = plan.ranks.iter().map(|ranks| phase(*ranks)).collect();
     let summaries = (0..plan.ranks.len()).flat_map(|at| of_phase(plan, &lanes, at, outcome, &header.machine));
@@ -306,7 +306,7 @@ mod tests {
         let lane = |name: &str| RowDescription { name: name.into(), description: String::new() };
         let lanes = vec![lane("a"), lane("b")];
         let fits = fits(&plan, &lanes, &outcome);
-        let header = RunHeader {
+        let header = RunFileHeader {
             machine: Machine { cpus: 2, ..Machine::observe(&[]) },
             started: String::new(),
             elapsed: Duration::ZERO,

@@ -10,7 +10,7 @@ use fordway_measure::{
 use fordway_store::{Error, ErrorKind, Result};
 
 use super::{MessageBlockResult, MessageBlockTask, MessageExchangePattern, MessageTransport};
-use crate::summary::{RunHeader, RunParallelism, summarise_phase};
+use crate::summary::{RunFileHeader, RunParallelism, summarise_phase};
 
 /// The maximum number of windows in a block.
 const WINDOWS: u64 = 10;
@@ -215,7 +215,7 @@ pub fn describe(
     plan: &TransportPlan,
     lanes: Vec<RowDescription>,
     outcome: &TransportResults,
-    header: RunHeader,
+    header: RunFileHeader,
 ) -> RunDocument {
     let summaries: Vec<LanePhaseResult> = outcome
         .tasks

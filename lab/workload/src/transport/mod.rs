@@ -89,7 +89,7 @@ impl MessageExchangePattern {
 pub struct MessageBlockTask {
     /// The kind of exchange.
     pub exchange: MessageExchangePattern,
-    /// Bytes of each message, at least 1.
+    /// The size of each message in bytes, at least 1.
     pub size_bytes: u64,
     /// The number of messages in flight at once; always 1 except for [`MessageExchangePattern::Stream`].
     pub window: u64,

@@ -25,7 +25,7 @@ use crate::record::ObjectRecord;
 use crate::scan::{each_entry, known_kind, open_child, path_of_child};
 use crate::sidecar::{SidecarIdentities, inode_of, place_of, short_record, sidecar_name};
 use crate::stage::hidden_name;
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 
 /// The number of searches through the bucket that must fail to find the object's file before its sidecar file is
 /// removed.
@@ -201,13 +201,13 @@ impl GcRun<'_> {
 }
 
 /// Returns the metadata of the target of the symbolic link at `path`.
-fn followed(volume: &StoreRootDirectory, path: &str) -> Result<FileStat, Errno> {
+fn followed(volume: &StoreDirectoryTree, path: &str) -> Result<FileStat, Errno> {
     volume.root.open_beneath(path, OFlags::PATH, Mode::empty()).and_then(stat)
 }
 
 /// Returns whether the sidecar file named after this file's inode number belongs, or may belong, to this file.
 fn is_described(
-    volume: &StoreRootDirectory,
+    volume: &StoreDirectoryTree,
     bucket: &Bucket,
     stat: &FileStat,
     short: Option<&ObjectRecord>,
@@ -224,7 +224,7 @@ fn is_described(
 /// now belong to a new object. The sidecar file is first renamed into the directory for staged files, so that only the
 /// file that was examined is removed.
 fn remove_if_same(
-    volume: &StoreRootDirectory,
+    volume: &StoreDirectoryTree,
     bucket: &Bucket,
     meta: &File,
     name: &str,

@@ -13,7 +13,7 @@ use crate::layout::{ATTRIBUTE, ObjectPath, join, odd, plain};
 use crate::private::PrivateDirectoryContents;
 use crate::scan::{BucketArea, BucketAreaKind, each_entry, known_kind, open_child, path_of_child};
 use crate::versions::names::NoncurrentVersionName;
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 
 impl GcRun<'_> {
     /// Removes the garbage in all of `area`.
@@ -164,7 +164,7 @@ fn hides_anothers(plain: &str) -> Error {
 }
 
 /// Returns whether the directory at `path` is an object, or may be one.
-fn is_marker(volume: &StoreRootDirectory, bucket: &Bucket, path: &str) -> bool {
+fn is_marker(volume: &StoreDirectoryTree, bucket: &Bucket, path: &str) -> bool {
     let contents = volume.contents(bucket);
     let key = path.get(bucket.as_str().len() + 1..).and_then(|below| Key::new(format!("{below}/")).ok());
     match (contents, key) {
@@ -239,7 +239,7 @@ impl GcRun<'_> {
 
 /// Returns whether a file whose metadata is `stat` is the latest version of `key`.
 fn is_latest(
-    volume: &StoreRootDirectory,
+    volume: &StoreDirectoryTree,
     bucket: &Bucket,
     key: &Key,
     stat: &FileStat,

@@ -41,7 +41,7 @@ use crate::record::ObjectRecord;
 use crate::shared::{NAME_TIMEOUT, look_before_opening};
 use crate::sidecar::decode_record;
 use crate::stage::{FILE_MODE, StagedFile, hidden_name, made_of, settle_time, unique_etag};
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 use crate::write::{append_range, for_each_piece, needs_plain_copy};
 use crate::{Durability, PosixStoreState};
 
@@ -457,7 +457,7 @@ pub(crate) fn in_upload<'p>(dir: &'p str, name: &'p str) -> ObjectPath<'p> {
 
 /// Returns the user who started an upload, if the upload still exists.
 pub(crate) fn owner_of_upload(
-    volume: &StoreRootDirectory,
+    volume: &StoreDirectoryTree,
     bucket: &Bucket,
     upload: &UploadId,
 ) -> Option<u32> {
@@ -468,12 +468,12 @@ pub(crate) fn owner_of_upload(
 /// The directory of an upload.
 #[derive(Clone, Copy)]
 pub(crate) struct UploadDirectory<'u> {
-    volume: &'u StoreRootDirectory,
+    volume: &'u StoreDirectoryTree,
     path: &'u str,
 }
 
 impl<'u> UploadDirectory<'u> {
-    pub(crate) fn new(volume: &'u StoreRootDirectory, path: &'u str) -> Self {
+    pub(crate) fn new(volume: &'u StoreDirectoryTree, path: &'u str) -> Self {
         UploadDirectory { volume, path }
     }
 
@@ -558,7 +558,7 @@ impl<'u> UploadDirectory<'u> {
 /// Seals a part whose bytes are in an upload's `data`. Adds an ETag to the part's record if the record has no ETag.
 /// Writes the bytes to stable storage if the durability requires it or if other nodes may change the file system.
 pub(crate) fn seal_part(
-    volume: &StoreRootDirectory,
+    volume: &StoreDirectoryTree,
     data: &File,
     record: &mut ObjectRecord,
 ) -> Result<PutResult> {

@@ -47,12 +47,12 @@ use crate::read::ObjectFile;
 use crate::record::ObjectRecord;
 use crate::shared::MAX_STALE;
 use crate::stage::{FILE_MODE, MAX_RACES, StagedFile, give_way};
-use crate::volume::StoreRootDirectory;
+use crate::volume::StoreDirectoryTree;
 
 /// The versions of one key: the latest, and the old versions and delete markers in the key's versions directory.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyVersions<'v> {
-    pub(crate) volume: &'v StoreRootDirectory,
+    pub(crate) volume: &'v StoreDirectoryTree,
     pub(crate) bucket: &'v Bucket,
     pub(crate) key: &'v Key,
 }

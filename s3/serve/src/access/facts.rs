@@ -70,7 +70,7 @@ const COPY_SOURCE: &str = "x-amz-copy-source";
 pub(crate) const RETAIN_UNTIL: &str = "s3:object-lock-retain-until-date";
 /// The condition key for the ETag that the object must have.
 pub(crate) const IF_MATCH: &str = "s3:if-match";
-/// Parameters of listings that have a condition key `s3:NAME`.
+/// The listing parameters that have a condition key `s3:NAME`.
 const PARAMETERS: [&str; 3] = ["prefix", "delimiter", "max-keys"];
 
 /// The operations that need `s3:PutObject` although they create no object (see "Enforce conditional writes" in the S3
@@ -344,7 +344,7 @@ pub(crate) fn signature_age_ms(amz_date: &str) -> Option<String> {
 fn source(text: &str) -> Cow<'_, str> {
     let path = text.split_once("?versionId=").map_or(text, |(path, _)| path);
     let path = path.strip_prefix('/').unwrap_or(path);
-    percent_decode_str(path).decode_utf8_lossy()
+    decoded(path)
 }
 
 /// Decodes a name or a value of a query in the same way as the S3 operations do.

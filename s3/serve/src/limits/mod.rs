@@ -232,7 +232,7 @@ impl UserResourceUsage {
 
     /// Counts a request as in flight until the returned slot is dropped. Errors: the user has reached a limit. Cost:
     /// one atomic operation, and another one when the slot is dropped.
-    pub(crate) fn begin(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
+    pub(crate) fn begin(self: &Arc<Self>) -> Result<UserRequestSlot, LimitRefusal> {
         let slot = self.begin_unpaced()?;
         let debt = if self.is_paced() { self.debt() } else { Duration::ZERO };
         if debt > RATE_DEBT_MAX {
@@ -244,7 +244,7 @@ impl UserResourceUsage {
 
     /// Counts a request as in flight until the returned slot is dropped, and ignores the rate limit. This method is for
     /// requests whose bytes are not counted. Errors: the user has too many requests in flight.
-    pub(crate) fn begin_unpaced(self: &Arc<Self>) -> Result<RequestSlot, LimitRefusal> {
+    pub(crate) fn begin_unpaced(self: &Arc<Self>) -> Result<UserRequestSlot, LimitRefusal> {
         if !count_one(&self.in_flight, &self.requests_max) {
             self.with_role().for_each(|usage| _ = usage.refused_requests.fetch_add(1, Ordering::Relaxed));
             return Err(LimitRefusal { reason: LimitReason::Requests, retry_after_s: 1 });
@@ -252,7 +252,7 @@ impl UserResourceUsage {
         if let Some(role) = &self.role {
             role.in_flight.fetch_add(1, Ordering::Relaxed);
         }
-        Ok(RequestSlot(self.clone()))
+        Ok(UserRequestSlot(self.clone()))
     }
 
     /// Counts a connection as open until the returned slot is dropped. Errors: the user has too many connections.
@@ -327,9 +327,9 @@ impl UserRequestCounts {
 
 /// A request in flight. Dropping this value decrements the user's number of requests in flight.
 #[derive(Debug)]
-pub(crate) struct RequestSlot(Arc<UserResourceUsage>);
+pub(crate) struct UserRequestSlot(Arc<UserResourceUsage>);
 
-impl Drop for RequestSlot {
+impl Drop for UserRequestSlot {
     fn drop(&mut self) {
         self.0.with_role().for_each(|usage| _ = usage.in_flight.fetch_sub(1, Ordering::Relaxed));
     }

@@ -9,7 +9,7 @@ use fordway_wire::date::format_iso8601;
 use percent_encoding::percent_decode_str;
 use serde::Serialize;
 
-use crate::limits::{ConnectionLimitState, LimitReason, LimitRefusal, RequestSlot, UserResourceUsage};
+use crate::limits::{ConnectionLimitState, LimitReason, LimitRefusal, UserRequestSlot, UserResourceUsage};
 use crate::monitor::{OperationCode, RequestId, ResponseOutcome};
 use crate::unsigned::ConnectionPeer;
 use crate::users::{User, UserKind};
@@ -58,7 +58,7 @@ pub(crate) struct IdentifiedOperation {
 /// flight until this value is dropped.
 struct AdmittedOperation {
     operation: IdentifiedOperation,
-    slot: Result<RequestSlot, LimitRefusal>,
+    slot: Result<UserRequestSlot, LimitRefusal>,
 }
 
 impl RequestTrace {
@@ -98,7 +98,7 @@ impl RequestTrace {
 
     /// Counts the connection and the request for `user`. A connection counts for its user only after a valid signature.
     /// Anonymous connections count for their address, and the node gateway itself counts the connections of peers.
-    fn begin(&self, user: &User) -> Result<RequestSlot, LimitRefusal> {
+    fn begin(&self, user: &User) -> Result<UserRequestSlot, LimitRefusal> {
         if user.kind == UserKind::Keys {
             self.connection.connect(&user.account)?;
         }

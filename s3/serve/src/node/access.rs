@@ -12,7 +12,7 @@ use fordway_sys::{PeerCredentials, PrivilegedThread, act_as, peer_of, user_id};
 use fordway_wire::node::{BATCH_OBJECTS_MAX, PAGE_ENTRIES_MAX, RANGES_BYTES_MAX, Request, longest_bytes};
 
 use crate::StoreOpenFunction;
-use crate::limits::RequestSlot;
+use crate::limits::UserRequestSlot;
 use crate::node::accounts::NodeUserResources;
 
 /// The store and the permissions of an admitted caller.
@@ -204,7 +204,7 @@ impl MemoryShare {
 
 /// A slot for a request in progress, taken from the gateway's slots and from its user's slots.
 pub(super) struct NodeRequestSlot {
-    _of_user: RequestSlot,
+    _of_user: UserRequestSlot,
     _of_gateway: Option<ResourcePermit>,
 }
 

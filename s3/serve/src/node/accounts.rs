@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use fordway_store::{Error, ErrorKind, Result};
 
 use crate::UserLimits;
-use crate::limits::{RequestSlot, UserLimitOverrides, UserResourceUsage};
+use crate::limits::{UserLimitOverrides, UserRequestSlot, UserResourceUsage};
 use crate::node::access::ResourceSemaphore;
 
 /// The maximum share of the gateway's resources that one user may use.
@@ -113,7 +113,7 @@ impl Drop for StrangerSlot {
 
 impl NodeUserResources {
     /// Counts a request in progress. Errors: `Unavailable` if the user already has the maximum number.
-    pub(super) fn begin(&self) -> Result<RequestSlot> {
+    pub(super) fn begin(&self) -> Result<UserRequestSlot> {
         self.requests.begin_unpaced().map_err(|_| {
             let why = "you have the maximum number of requests in progress for one user; try again \
                        later, or ask for a higher --user-requests";

@@ -93,12 +93,18 @@ pub(super) async fn create(
     }
     let tags = (!asked.tags.is_empty()).then(|| tagging::document_of(asked.tags)).transpose()?;
     let bucket = Bucket::new(bucket)?;
-    check_name(&bucket)?;
     let (new, has_lock) = (bucket.clone(), is_true(request.headers.get("x-amz-bucket-object-lock-enabled")));
     let ownership = text_of(&request.headers, OWNERSHIP).map(str::to_owned);
     let acl = stated_acl(&request.headers, ownership.as_deref())?;
     let settings = NewBucketSettings { has_lock, tags, ownership, acl };
     let make = move |store: &dyn Store| -> OperationResult<()> {
+        // An existing directory can have a name that is not allowed for a new bucket. Clients that create the bucket
+        // before they use it must then be told that the bucket exists.
+        if let Err(refused) = check_name(&new)
+            && store.head_bucket(&new).is_err()
+        {
+            return Err(refused);
+        }
         store.create_bucket(&new)?;
         settings.store(store, &new).inspect_err(|_| remove_unfinished(store, &new))
     };

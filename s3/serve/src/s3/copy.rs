@@ -123,7 +123,9 @@ pub(crate) fn copy_source(headers: &HeaderMap) -> OperationResult<(Bucket, Key, 
         Some((path, named)) => (path, Some(percent_decode_str(named).decode_utf8_lossy())),
         None => (text, None),
     };
-    let decoded = percent_decode_str(path).decode_utf8().ok().filter(|_| is_encoded(path));
+    // As in a query, `+` represents a space. Some clients encode the source as a query.
+    let spaced = path.replace('+', " ");
+    let decoded = percent_decode_str(&spaced).decode_utf8().ok().filter(|_| is_encoded(path));
     let path = decoded.ok_or_else(|| invalid("encoding", text))?;
     let path = path.strip_prefix('/').unwrap_or(&path);
     if path.starts_with("arn:") {
@@ -156,4 +158,27 @@ pub(super) fn copy_source_options(
     });
     let conditions = conditions_in(headers, &SOURCE_CONDITIONS)?;
     Ok(GetOptions { range: range.transpose()?, version, conditions, ..Default::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_encoded_as_paths_or_as_queries() {
+        let read = |text: &'static str| {
+            let headers = HeaderMap::from_iter([(COPY_SOURCE, HeaderValue::from_static(text))]);
+            copy_source(&headers).ok().map(|(bucket, key, _)| format!("{bucket}/{key}"))
+        };
+        for (text, source) in [
+            ("/bucket/a%20b", Some("bucket/a b")),
+            ("bucket/a+b", Some("bucket/a b")),
+            ("bucket%2Fa%2Bb+c", Some("bucket/a+b c")),
+            ("/bucket/a+b?versionId=null", Some("bucket/a b")),
+            ("/bucket/", None),
+            ("/bucket/%zz", None),
+        ] {
+            assert_eq!(read(text).as_deref(), source, "{text}");
+        }
+    }
 }

@@ -119,7 +119,7 @@ fn benchmarks<'a>(
     let peer = args.peer.as_deref();
     let mut all = vec![
         one(&[MachineFeature::CpuTime], tools::tachyon_how(), move || tools::tachyon(interrupt)),
-        triad(machine),
+        triad(machine, interrupt),
         MachineBenchmark {
             features: &[MachineFeature::DiskWrite, MachineFeature::DiskRead],
             how: disk.how(),
@@ -147,11 +147,11 @@ fn one<'a>(
     MachineBenchmark { features, how, run: Box::new(move || run().map(|value| vec![value])) }
 }
 
-fn triad(machine: &Machine) -> MachineBenchmark<'static> {
+fn triad<'a>(machine: &Machine, interrupt: &'a InterruptFlag) -> MachineBenchmark<'a> {
     let triad = StreamTriadParameters::of(machine, usable_memory_bytes(machine));
     let how = triad.as_ref().map_or_else(|_| String::new(), StreamTriadParameters::how);
     one(&[MachineFeature::MemoryTriad], how, move || match &triad {
-        Ok(triad) => Ok(triad.mb_per_s()),
+        Ok(triad) => triad.mb_per_s(interrupt),
         Err(error) => Err(Error::new(error.kind(), error.detail())),
     })
 }

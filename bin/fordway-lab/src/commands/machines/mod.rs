@@ -39,14 +39,16 @@ fn probe(args: &ProbeArgs, context: &CommandContext) -> Result<CommandExit> {
     let (peer, disk) = (args.peer.as_deref(), args.disk.as_deref());
     let mut quantities = vec![probe::reference_clock()];
     let steps: [&dyn Fn() -> Result<Vec<ProbedQuantity>>; 3] = [
-        &|| Ok(probe::memory_bandwidth(threads, probe::usable_memory_bytes(&machine))),
+        &|| probe::memory_bandwidth(threads, probe::usable_memory_bytes(&machine), &context.interrupt),
         &|| probe::network(peer),
         &|| probe::disk(disk),
     ];
     // After a signal, the quantities that are already known are reported.
     for step in steps {
-        if !context.interrupt.is_raised() {
-            quantities.extend(step()?);
+        match context.interrupt.check().and_then(|()| step()) {
+            Ok(found) => quantities.extend(found),
+            Err(error) if error.kind() == ErrorKind::Interrupted => break,
+            Err(error) => return Err(error),
         }
     }
     let is_early = context.interrupt.is_raised();

@@ -7,9 +7,10 @@ use std::hint::black_box;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use fordway_command::file_error;
+use fordway_command::{InterruptFlag, file_error};
 use fordway_http::{HttpClient, HttpExchangeRequest, HttpVersion, Origin, ReplayPolicy, Timeouts, TlsRoots};
 use fordway_machine::doctor::{SystemTree, memory_limit_bytes};
 use fordway_measure::{FileSystem, Machine, bytes_text, median};
@@ -110,63 +111,74 @@ fn check_memory(wanted: u64, usable: Option<u64>) -> std::result::Result<(), Str
 }
 
 /// Measures the number of bytes that copies in memory read and write per second, with one thread and with one thread
-/// for each processor.
-pub(super) fn memory_bandwidth(threads: usize, usable: Option<u64>) -> Vec<ProbedQuantity> {
-    let of = |name: &'static str, threads: usize, who: String| match check_memory(
-        2 * (BUFFER_BYTES * threads) as u64,
-        usable,
-    ) {
-        Err(why) => ProbedQuantity::unknown(name, "MB/s", why),
-        Ok(()) => {
-            let size = bytes_text(BUFFER_BYTES as u64);
-            let how = format!("copies of {size} by {who}, bytes read and written, the fastest of {COPIES}");
-            ProbedQuantity::new(name, copy_mb_per_s(threads), "MB/s", how)
+/// for each processor. Errors: `Interrupted`.
+pub(super) fn memory_bandwidth(
+    threads: usize,
+    usable: Option<u64>,
+    interrupt: &InterruptFlag,
+) -> Result<Vec<ProbedQuantity>> {
+    let of = |name: &'static str, threads: usize, who: String| -> Result<ProbedQuantity> {
+        if let Err(why) = check_memory(2 * (BUFFER_BYTES * threads) as u64, usable) {
+            return Ok(ProbedQuantity::unknown(name, "MB/s", why));
         }
+        let size = bytes_text(BUFFER_BYTES as u64);
+        let how = format!("copies of {size} by {who}, bytes read and written, the fastest of {COPIES}");
+        Ok(ProbedQuantity::new(name, copy_mb_per_s(threads, interrupt)?, "MB/s", how))
     };
-    vec![
-        of("mem_tp", 1, "one thread".to_owned()),
-        of("mem_tp_all", threads, format!("{threads} threads at once")),
-    ]
+    Ok(vec![
+        of("mem_tp", 1, "one thread".to_owned())?,
+        of("mem_tp_all", threads, format!("{threads} threads at once"))?,
+    ])
 }
 
-/// Returns the rate of the fastest round of copies by `threads` threads at once.
-fn copy_mb_per_s(threads: usize) -> f64 {
-    let fastest = fastest_round(threads, COPIES, || {
+/// Returns the rate of the fastest round of copies by `threads` threads at once. Errors: `Interrupted`.
+fn copy_mb_per_s(threads: usize, interrupt: &InterruptFlag) -> Result<f64> {
+    let fastest = fastest_round((threads, COPIES), interrupt, || {
         let (from, mut to) = (vec![1u8; BUFFER_BYTES], vec![2u8; BUFFER_BYTES]);
         move || {
             to.copy_from_slice(black_box(&from));
             black_box(&to);
         }
-    });
-    (2 * BUFFER_BYTES * threads) as f64 / fastest.as_micros().max(1) as f64
+    })?;
+    Ok((2 * BUFFER_BYTES * threads) as f64 / fastest.as_micros().max(1) as f64)
 }
 
 /// Returns the duration of the fastest round. In a round, `threads` threads run at once, each with its own closure from
-/// `make`. A round lasts until its slowest thread has finished.
+/// `make`. A round lasts until its slowest thread has finished. Errors: `Interrupted`, at the end of a round.
 pub(super) fn fastest_round<W: FnMut()>(
-    threads: usize,
-    rounds: usize,
+    (threads, rounds): (usize, usize),
+    interrupt: &InterruptFlag,
     make: impl Fn() -> W + Sync,
-) -> Duration {
-    let barrier = std::sync::Barrier::new(threads);
+) -> Result<Duration> {
+    let (barrier, is_over) = (std::sync::Barrier::new(threads), AtomicBool::new(false));
     let measure = || {
         let mut work = make();
         let mut round = || {
+            // One thread decides for all, because the others would wait for a thread that has stopped.
+            if barrier.wait().is_leader() {
+                is_over.store(interrupt.is_raised(), Ordering::Relaxed);
+            }
             barrier.wait();
+            if is_over.load(Ordering::Relaxed) {
+                return None;
+            }
             let since = Instant::now();
             work();
             barrier.wait();
-            since.elapsed()
+            Some(since.elapsed())
         };
-        (0..rounds).map(|_| round()).collect::<Vec<_>>()
+        (0..rounds).map_while(|_| round()).collect::<Vec<_>>()
     };
     let times = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..threads).map(|_| scope.spawn(measure)).collect();
         let joined = workers.into_iter().map(|worker| worker.join());
         joined.map(|times| times.unwrap_or_else(|e| std::panic::resume_unwind(e))).collect::<Vec<_>>()
     });
+    if is_over.into_inner() {
+        return Err(ErrorKind::Interrupted.into());
+    }
     let slowest = |round: usize| times.iter().map(|of_thread| of_thread[round]).max();
-    (0..rounds).filter_map(slowest).min().unwrap_or_default()
+    Ok((0..rounds).filter_map(slowest).min().unwrap_or_default())
 }
 
 /// The rule of STREAM: each array is at least four times as large as the last-level caches.
@@ -205,10 +217,10 @@ impl StreamTriadParameters {
         format!("triad on {threads} threads, 3 arrays of {array} ({cache}), the fastest of {ROUNDS}")
     }
 
-    /// Measures the number of MB that the triad reads and writes per second.
-    pub(super) fn mb_per_s(&self) -> f64 {
+    /// Measures the number of MB that the triad reads and writes per second. Errors: `Interrupted`.
+    pub(super) fn mb_per_s(&self, interrupt: &InterruptFlag) -> Result<f64> {
         let length = (self.array_bytes / 8) as usize / self.threads;
-        let fastest = fastest_round(self.threads, ROUNDS, || {
+        let fastest = fastest_round((self.threads, ROUNDS), interrupt, || {
             // Each thread allocates its own arrays, so that they are in the memory of its NUMA node.
             let (mut a, b, c) = (vec![1.0f64; length], vec![2.0; length], vec![0.5; length]);
             move || {
@@ -216,8 +228,8 @@ impl StreamTriadParameters {
                 a.iter_mut().zip(b).zip(c).for_each(|((a, b), c)| *a = b + Q * c);
                 black_box(&a);
             }
-        });
-        (3 * 8 * length * self.threads) as f64 / fastest.as_micros().max(1) as f64
+        })?;
+        Ok((3 * 8 * length * self.threads) as f64 / fastest.as_micros().max(1) as f64)
     }
 }
 
@@ -367,6 +379,8 @@ fn send(mut stream: TcpStream) -> std::io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicUsize;
+
     use super::*;
 
     /// Simulates two sockets with two processors each: a cache that several processors share is counted once.
@@ -394,13 +408,28 @@ mod tests {
         // A control group may allow less than the machine has.
         let error = StreamTriadParameters::of(&machine, Some(1 << 20)).err().expect("it was measured");
         assert!(error.to_string().contains("more than a quarter"), "{error}");
-        let copies = memory_bandwidth(4, Some(256 << 20));
+        let go_on = InterruptFlag::default();
+        let copies = memory_bandwidth(4, Some(256 << 20), &go_on).unwrap();
         assert!(copies.iter().all(|copy| copy.value.is_none() && copy.how.contains("256 MiB")));
         // One thread needs less memory than all threads.
-        let copies = memory_bandwidth(1 << 20, Some(1 << 30));
+        let copies = memory_bandwidth(1 << 20, Some(1 << 30), &go_on).unwrap();
         assert!(copies[0].value.is_some() && copies[1].value.is_none());
         assert!(usable_memory_bytes(&machine).is_some_and(|bytes| bytes <= 1 << 40));
         let triad = StreamTriadParameters { array_bytes: 1 << 16, cache_bytes: None, threads: 2 };
-        assert!(triad.mb_per_s() > 0.0 && triad.how().contains("3 arrays of 64.0 KiB"));
+        assert!(triad.mb_per_s(&go_on).unwrap() > 0.0 && triad.how().contains("3 arrays of 64.0 KiB"));
+    }
+
+    #[test]
+    fn a_signal_ends_the_measurement_after_the_round() {
+        let (interrupt, rounds) = (InterruptFlag::default(), AtomicUsize::new(0));
+        let ended = fastest_round((3, 1_000), &interrupt, || {
+            || {
+                if rounds.fetch_add(1, Ordering::Relaxed) == 3 {
+                    interrupt.raise();
+                }
+            }
+        });
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::Interrupted);
+        assert_eq!(rounds.into_inner(), 6, "three threads began a third round");
     }
 }

@@ -16,7 +16,7 @@ use fordway_store::{Error, ErrorKind, Result};
 use fordway_workload::speedup::{
     JobTimeKind, RICHTER, SetupSpeedupFit, SpeedupPlan, SpeedupResults, check, describe, fits, measure,
 };
-use fordway_workload::summary::RunHeader;
+use fordway_workload::summary::RunFileHeader;
 use serde_json::{Map, Value, json};
 
 use self::launch::{MpiJobRunner, MpiLauncher};
@@ -49,7 +49,7 @@ pub(super) fn run(args: &SpeedupArgs, context: &CommandContext) -> Result<Comman
     drop(jobs);
     let outcome = outcome?;
     let fitted = fits(&plan, &lanes, &outcome);
-    let header = RunHeader {
+    let header = RunFileHeader {
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),

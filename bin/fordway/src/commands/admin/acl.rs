@@ -10,11 +10,11 @@ use fordway_wire::s3_xml::{AclDocument, access_control_policy};
 use serde::Serialize;
 
 use super::{is_service, is_unsupported};
-use crate::args::AdminAclArgs;
+use crate::args::AdminBucketAclArgs;
 
 const KIND: BucketDocumentKind = BucketDocumentKind::known("acl");
 
-pub(super) fn run(args: &AdminAclArgs, context: &CommandContext) -> Result<CommandExit> {
+pub(super) fn run(args: &AdminBucketAclArgs, context: &CommandContext) -> Result<CommandExit> {
     let bucket = StorageAddress::parse(&args.bucket)?.into_bucket()?;
     let store = context.store()?;
     let acl = match args.name {

@@ -24,7 +24,7 @@ use fordway_posix::{EventJournal, EventSignal, PosixConfig, PosixStore, ReadEven
 use fordway_serve::{Webhook, WebhookFailure};
 use fordway_store::{Bucket, Error, ErrorKind, Result};
 
-use queue::{Batch, BucketQueue, Pause};
+use queue::{BucketQueue, EventRecordBatch, Pause};
 
 /// The maximum number of events in a request.
 const BATCH_MAX: usize = 100;
@@ -310,7 +310,7 @@ impl WebhookDispatcher {
         &mut self,
         bucket: &Bucket,
         queue: &mut BucketQueue,
-        (batch, failure): (Batch, &WebhookFailure),
+        (batch, failure): (EventRecordBatch, &WebhookFailure),
         start: Instant,
     ) -> TurnOutcome {
         let now = Instant::now();

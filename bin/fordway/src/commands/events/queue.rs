@@ -71,7 +71,7 @@ impl Default for BucketQueue {
 }
 
 /// Names of records that are sent in one request.
-pub(super) struct Batch {
+pub(super) struct EventRecordBatch {
     pub(super) names: Vec<String>,
     /// Whether the receiver has already refused these events.
     is_retry: bool,
@@ -114,7 +114,7 @@ impl BucketQueue {
     }
 
     /// Takes the names for the next request: names that have not been tried, then names that the receiver has refused.
-    pub(super) fn take(&mut self) -> Option<Batch> {
+    pub(super) fn take(&mut self) -> Option<EventRecordBatch> {
         let is_retry = self.names.is_empty();
         let (from, left) = match is_retry {
             true => (&mut self.tried, self.retries),
@@ -123,18 +123,18 @@ impl BucketQueue {
         let count = self.batch.min(left).min(from.len());
         let names: Vec<String> = from.drain(..count).collect();
         self.retries -= if is_retry { count } else { 0 };
-        (!names.is_empty()).then_some(Batch { names, is_retry })
+        (!names.is_empty()).then_some(EventRecordBatch { names, is_retry })
     }
 
     /// Returns an untried batch to the front of its queue.
-    pub(super) fn give_back(&mut self, Batch { names, is_retry }: Batch) {
+    pub(super) fn give_back(&mut self, EventRecordBatch { names, is_retry }: EventRecordBatch) {
         self.retries += if is_retry { names.len() } else { 0 };
         let to = if is_retry { &mut self.tried } else { &mut self.names };
         names.into_iter().rev().for_each(|name| to.push_front(name));
     }
 
     /// Sets aside names that were tried and whose records stay in the journal.
-    pub(super) fn set_aside(&mut self, batch: Batch) {
+    pub(super) fn set_aside(&mut self, batch: EventRecordBatch) {
         let room = self.names_max.saturating_sub(self.tried.len());
         self.has_forgotten |= batch.names.len() > room;
         self.tried.extend(batch.names.into_iter().take(room));
@@ -155,7 +155,7 @@ impl BucketQueue {
     /// failure as a warning.
     pub(super) fn refused(
         &mut self,
-        batch: Batch,
+        batch: EventRecordBatch,
         has_response: bool,
         (now, spent): (Instant, Duration),
     ) -> bool {

@@ -30,7 +30,7 @@ use crate::Users;
 use crate::access::is_open;
 use crate::answer::PreparedBody;
 use crate::domains::BucketDomains;
-use crate::http1::fast_path::plain::{ObjectMethod, PlainObjectRequest, RequestSignature};
+use crate::http1::fast_path::plain::{ObjectMethod, PlainObjectRequest, UncheckedSignature};
 use crate::http1::head::{RequestFraming, RequestHead};
 use crate::http1::outgoing::{OutgoingResponse, put, put_number, start};
 use crate::monitor::{IdentifiedOperation, RequestTrace};
@@ -115,13 +115,13 @@ impl FastPath {
     fn signer(&self, head: &RequestHead<'_>, plain: &PlainObjectRequest<'_>) -> Option<Arc<User>> {
         let find = |access_key: &str| self.users.find(access_key).filter(|_| self.users.is_available());
         match plain.signature.as_ref()? {
-            RequestSignature::Header(stated) => {
+            UncheckedSignature::Header(stated) => {
                 let authorization = AuthorizationHeader::parse(stated.authorization)?;
                 let user = find(authorization.access_key)?;
                 let verifier = &user.keys.as_ref()?.verifier;
                 verifier.has_signed(head, *stated, &authorization).then_some(user)
             }
-            RequestSignature::Query(stated) => {
+            UncheckedSignature::Query(stated) => {
                 let user = find(stated.authorization()?.access_key)?;
                 let verifier = &user.keys.as_ref()?.verifier;
                 verifier.has_presigned(head, stated).then_some(user)

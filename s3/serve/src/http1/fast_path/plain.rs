@@ -85,11 +85,11 @@ pub(super) struct PlainObjectRequest<'h> {
     if_match: Option<&'h str>,
     pub(super) wants_checksum: bool,
     /// The signature; `None` if a part of it is missing.
-    pub(super) signature: Option<RequestSignature<'h>>,
+    pub(super) signature: Option<UncheckedSignature<'h>>,
 }
 
 /// The unchecked signature of a request: the signer, and the signed parts.
-pub(super) enum RequestSignature<'h> {
+pub(super) enum UncheckedSignature<'h> {
     Header(SignatureHeaders<'h>),
     /// A presigned URL.
     Query(PresignedQuery<'h>),
@@ -167,17 +167,17 @@ impl<'h> PlainHeaders<'h> {
         method: &str,
         path: &'h str,
         query: Option<&'h str>,
-    ) -> Option<Option<RequestSignature<'h>>> {
+    ) -> Option<Option<UncheckedSignature<'h>>> {
         let PlainHeaders { authorization, amz_date, payload_hash, .. } = *self;
         let Some(query) = query else {
             let signed = authorization.zip(amz_date).zip(payload_hash);
             return Some(signed.map(|((authorization, amz_date), payload_hash)| {
-                RequestSignature::Header(SignatureHeaders { authorization, amz_date, payload_hash })
+                UncheckedSignature::Header(SignatureHeaders { authorization, amz_date, payload_hash })
             }));
         };
         let is_signed_twice = authorization.or(amz_date).or(payload_hash).is_some();
         let presigned = PresignedQuery::read(method, path, query).filter(|_| !is_signed_twice)?;
-        Some(Some(RequestSignature::Query(presigned)))
+        Some(Some(UncheckedSignature::Query(presigned)))
     }
 
     /// Returns the requested operation on the object; `None` for any other request, and for content in chunks or
@@ -308,8 +308,10 @@ pub(crate) fn is_plain_request(head: &RequestHead<'_>) -> bool {
     let Some(request) = PlainObjectRequest::read(head) else { return false };
     let is_signed = match &request.signature {
         None => false,
-        Some(RequestSignature::Header(signed)) => AuthorizationHeader::parse(signed.authorization).is_some(),
-        Some(RequestSignature::Query(signed)) => signed.authorization().is_some(),
+        Some(UncheckedSignature::Header(signed)) => {
+            AuthorizationHeader::parse(signed.authorization).is_some()
+        }
+        Some(UncheckedSignature::Query(signed)) => signed.authorization().is_some(),
     };
     let _conditions = request.conditions();
     request.names(&BucketDomains::none()).is_some() && is_signed

@@ -15,7 +15,7 @@ use fordway_machine::MachineWatch;
 use fordway_measure::{Machine, RowDescription, RunDocument, RunRecords, transfer_table};
 use fordway_posix::{Durability, PosixConfig, PosixStore};
 use fordway_store::{Bucket, ETagPolicy, Error, ErrorKind, Objects as _, PutOptions, Result, Store};
-use fordway_workload::summary::RunHeader;
+use fordway_workload::summary::RunFileHeader;
 use fordway_workload::transport::{
     LinkTransport, MessageTransport, ObjectTransport, TcpLink, TransportPlan, TransportProgress,
     TransportResults, describe, follow, message_of, run as drive,
@@ -53,7 +53,7 @@ pub(super) fn run(args: &TransportBenchArgs, context: &CommandContext) -> Result
             return Err(closed.err().unwrap_or(error));
         }
     };
-    let header = RunHeader {
+    let header = RunFileHeader {
         machine,
         started: started.0.to_string(),
         elapsed: started.1.elapsed(),
