@@ -614,16 +614,22 @@ fn few_refused_connections_use_memory_at_once() {
         let endpoint = endpoint(&certificate, quinn::TransportConfig::default());
         let connect = || endpoint.connect(fixture.client.address, "localhost").unwrap();
         let _first = connect().await.unwrap();
-        // The client's handshake ends before the gateway's.
-        tokio::time::sleep(Duration::from_millis(500)).await;
-        let refused = connect().await.unwrap().closed().await;
-        let code = match &refused {
-            quinn::ConnectionError::ApplicationClosed(why) => why.error_code.into_inner(),
-            other => panic!("{other}"),
-        };
-        assert_eq!(code, EXCESSIVE_LOAD);
-        let refused = connect().await.unwrap_err();
-        assert!(matches!(&refused, quinn::ConnectionError::ConnectionClosed(_)), "{refused}");
+        // On a slow machine, QUIC may already have freed the memory when the next client connects.
+        for _ in 0..20 {
+            // The client's handshake ends before the gateway's.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let Ok(refused) = connect().await else { continue };
+            match refused.closed().await {
+                quinn::ConnectionError::ApplicationClosed(why) => {
+                    assert_eq!(why.error_code.into_inner(), EXCESSIVE_LOAD);
+                }
+                other => panic!("{other}"),
+            }
+            if let Err(quinn::ConnectionError::ConnectionClosed(_)) = connect().await {
+                return;
+            }
+        }
+        panic!("no client had to validate its address");
     });
 }
 
